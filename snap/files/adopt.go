@@ -9,8 +9,8 @@ import (
 	"mulligan/snap/files/workspace"
 )
 
-// Adopt takes over a snapshot of another app's files. A marker becomes a manifest of its own: the journal that it is a place of is
-// the other app's.
+// Adopt stores a snapshot of another app's files as one of this app. A marker is stored as a manifest, because the journal to
+// which it belongs is the other app's.
 func (d *Driver) Adopt(ctx context.Context, from snap.Driver, id, as snap.SnapshotID) (s snap.Snapshot, err error) {
 	const op = "adopt files"
 	other, ok := from.(*Driver)

@@ -16,9 +16,8 @@ import (
 	"mulligan/snap/files/workspace"
 )
 
-// Capture stores the workspace as it is. It fails with snap.ErrChanged when a
-// file or folder does not hold still, with errs.Denied for what it may not
-// read, and with errs.Invalid for a tree over the limits.
+// Capture stores the present state of the workspace. The error is snap.ErrChanged if a file or folder changes all the time, of
+// kind errs.Denied if something may not be read, and of kind errs.Invalid if the tree exceeds the limits.
 func (d *Driver) Capture(ctx context.Context, req snap.CaptureRequest) (snap.Snapshot, error) {
 	const op = "capture files"
 	if err := checkID(op, string(req.ID)); err != nil {
@@ -33,7 +32,7 @@ func (d *Driver) Capture(ctx context.Context, req snap.CaptureRequest) (snap.Sna
 	return d.capture(ctx, op, d.rootName(req.ID), req)
 }
 
-// Warm stores what the next Capture would have to, so that it finds little to do.
+// Warm stores changed contents in advance, so that the next Capture has less work.
 func (d *Driver) Warm(ctx context.Context) error {
 	_, err := d.capture(ctx, "warm files", d.warmName(), snap.CaptureRequest{})
 	return err
@@ -45,7 +44,7 @@ func (d *Driver) capture(ctx context.Context, op, root string, req snap.CaptureR
 	created := time.Now().UTC()
 	how := follow.CheckAll
 	if root == d.warmName() {
-		how = follow.CheckNames // the Capture that follows doubts the rest
+		how = follow.CheckNames // the Capture that follows checks the rest
 	}
 	v, err := d.presentStored(ctx, op, b, nil, how)
 	if err != nil {
@@ -91,8 +90,8 @@ func (d *Driver) capture(ctx context.Context, op, root string, req snap.CaptureR
 	return snap.Snapshot{ID: req.ID, Driver: "files", Hash: v.Hash, Quiesced: req.Quiesced, Created: created, Warnings: warnings}, nil
 }
 
-// cool drops what Warm kept, now that a snapshot keeps it: else it would be
-// counted as shared.
+// cool deletes the root that Warm made, because a snapshot now refers to the same contents. Otherwise these would be counted as
+// shared.
 func (d *Driver) cool() error {
 	_, err := d.cfg.Store.Root(d.warmName())
 	if errs.KindOf(err) == errs.NotFound {
@@ -104,12 +103,12 @@ func (d *Driver) cool() error {
 	return d.cfg.Store.Delete(d.warmName())
 }
 
-// walk reads the workspace, or sc of it, into b. With oneMoment, each git repository is of one moment.
+// walk reads the workspace, or the part sc, into b. With oneMoment, the state of each git repository is that of one moment.
 func (d *Driver) walk(ctx context.Context, op string, b *cas.Batch, sc relpath.Scope, fresh map[string]bool, oneMoment bool) (*follow.View, error) {
 	s := d.walker.NewScan(ctx, op, b, b.Keep)
 	s.OneMoment = oneMoment
 	s.Scope, s.Fresh = sc, func(p string) bool { return fresh[p] }
-	if id, err := d.ws.RootID(); err == nil { // if not, run says so
+	if id, err := d.ws.RootID(); err == nil { // otherwise run returns the error
 		s.Mapped = walk.MappedToWrite(id.Dev)
 	}
 	n, err := s.Run()
@@ -123,8 +122,7 @@ func (d *Driver) walk(ctx context.Context, op string, b *cas.Batch, sc relpath.S
 	return &follow.View{Manifest: m, Files: s.Files.Load(), Warnings: s.Warned()}, workspace.Wrap(errs.Failed, op, err)
 }
 
-// captureAt makes a snapshot of a position: a name for what the journal holds
-// already.
+// captureAt makes a snapshot of a position of the journal, which already has the contents.
 func (d *Driver) captureAt(op string, req snap.CaptureRequest) (snap.Snapshot, error) {
 	at, epoch, err := d.history.Find(op, req.At)
 	if err != nil {
@@ -153,18 +151,18 @@ func (d *Driver) captureAt(op string, req snap.CaptureRequest) (snap.Snapshot, e
 	return snap.Snapshot{ID: req.ID, Driver: "files", Hash: hash, Quiesced: req.Quiesced, Created: about.Created, Position: string(req.At)}, nil
 }
 
-// present reads the workspace: from the journal where that is current, else by a
-// walk of everything, or of sc, into b.
+// present returns the state of the workspace: from the journal if that is current, and otherwise by a walk of everything, or of
+// sc, into b.
 func (d *Driver) present(ctx context.Context, op string, b *cas.Batch, sc relpath.Scope) (*follow.View, error) {
 	return d.read(ctx, op, b, sc, follow.CheckNames, nil, nil)
 }
 
-// presentFresh is present for a proof: it reads some paths from disk even if they seem to be known.
+// presentFresh does the same as present, for a proof: it reads the paths of fresh from the disk even if the cache has them.
 func (d *Driver) presentFresh(ctx context.Context, op string, b *cas.Batch, sc relpath.Scope, fresh map[string]bool) (*follow.View, error) {
 	return d.read(ctx, op, b, sc, follow.CheckStores, fresh, nil)
 }
 
-// presentStored puts the manifest into b, whoever reads it.
+// presentStored does the same as present, and always stores the manifest in b.
 func (d *Driver) presentStored(ctx context.Context, op string, b *cas.Batch, sc relpath.Scope, how follow.Depth) (*follow.View, error) {
 	return d.read(ctx, op, b, sc, how, nil, b)
 }

@@ -13,7 +13,7 @@ import (
 	"mulligan/snap/files/workspace"
 )
 
-// compare compares, and notes what the app's owner may not see.
+// compare returns the differences, and marks those that the app's owner may not see.
 func (d *Driver) compare(ctx context.Context, old, new *manifest.Manifest, sc relpath.Scope) ([]diff.Delta, error) {
 	return diff.Compare(ctx, d.cfg.Reader, old, new, sc)
 }
@@ -50,7 +50,7 @@ func (d *Driver) Diff(ctx context.Context, from, to snap.SnapshotID, paths []str
 	return list, workspace.Wrap(errs.Failed, op, err)
 }
 
-// makeScope checks and orders paths given by a caller.
+// makeScope checks and sorts the paths of a caller.
 func makeScope(op string, paths []string) (relpath.Scope, error) {
 	var sc relpath.Scope
 	for _, p := range paths {

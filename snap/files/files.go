@@ -26,7 +26,7 @@ import (
 	"mulligan/snap/files/workspace"
 )
 
-// Config says which workspace, and where its snapshots are kept.
+// Config describes a workspace and its storage.
 type Config struct {
 	App      string     // prefix of the names of roots: "files/<App>/<snapshot id>"
 	Dir      string     // the workspace: absolute, no symbolic links in it
@@ -34,26 +34,26 @@ type Config struct {
 	Store    *cas.Store // may serve several apps
 
 	Exclude []string // gitignore syntax; never captured, never touched by a restore
-	Skip    []string // paths below Dir that other drivers own: as if excluded
+	Skip    []string // paths below Dir that belong to other drivers; treated as excluded
 
 	MaxFiles, MaxBytes int64  // a larger tree is refused; 0: DefaultMaxFiles, DefaultMaxBytes
 	Owner              int    // uid that Dir must belong to; -1: not checked
-	Reader             Reader // whose eyes names and contents are for
+	Reader             Reader // the user who sees names and contents
 
-	// Watch adjusts how the workspace is watched; nil: as it is best. For tests.
+	// Watch adjusts how the workspace is watched, for tests; nil means the default.
 	Watch func(*watch.Options)
-	Log   *slog.Logger // of what the watcher has to say; nil: none
+	Log   *slog.Logger // for messages of the watcher; nil: none
 
 	Failpoint failpoint.Hook // for tests: called ahead of each step that lasts
 }
 
-// Reader is the user for whose eyes names and contents are.
+// Reader is the user who sees names and contents.
 type Reader = rights.Reader
 
-// CheckRoot says whether dir may be a workspace at all.
+// CheckRoot returns an error if dir cannot be a workspace.
 func CheckRoot(dir string) error { return workspace.CheckRoot(dir) }
 
-// The limits of a workspace where Config sets none.
+// The default limits of a workspace.
 const (
 	DefaultMaxFiles = 2_000_000
 	DefaultMaxBytes = 200 << 30
@@ -68,7 +68,7 @@ type Driver struct {
 
 	follower *follow.Follower
 	applier  *apply.Applier
-	names    sync.Mutex // held while a snapshot gets another root, or loses it
+	names    sync.Mutex // held while the root of a snapshot is replaced or deleted
 }
 
 var (
@@ -78,8 +78,7 @@ var (
 	_ snap.Warmer         = (*Driver)(nil)
 )
 
-// New gives the driver for a workspace. The folder itself is opened, and its
-// owner checked, anew by every operation.
+// New returns the driver of a workspace. Every operation opens the folder and checks its owner again.
 func New(c Config) (*Driver, error) {
 	const op = "protect files"
 	switch {
@@ -128,8 +127,8 @@ func (d *Driver) prefix() string                     { return "files/" + d.cfg.A
 func (d *Driver) rootName(id snap.SnapshotID) string { return d.prefix() + string(id) }
 func (d *Driver) warmName() string                   { return d.prefix() + "warm" }
 
-// lateName is a name that is still free for what an Undo found: an Undo that
-// was cut short and comes again must not replace what it kept the first time.
+// lateName returns an unused name for the state that an Undo stores. A repeated Undo must not replace the state that an
+// interrupted one has stored.
 func (d *Driver) lateName(id snap.RestoreID) (string, error) {
 	name := d.prefix() + "late/" + string(id)
 	for n := 2; ; n++ {

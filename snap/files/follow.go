@@ -11,15 +11,14 @@ import (
 
 var _ snap.Journal = (*Driver)(nil)
 
-// Following says how current the journal is.
+// Following returns the state of the journal.
 func (d *Driver) Following() snap.Following {
 	return d.follower.Following()
 }
 
 // Flush waits until every change that was made before is in the journal.
-// Besides ctx's end it fails with snap.ErrChanged for what does not hold still
-// within five seconds, with errs.Denied for what may not be read, and with
-// errs.Unavailable while nobody follows or the workspace is away.
+// The error is snap.ErrChanged if a file changes all the time for five seconds, of kind errs.Denied if something may not be
+// read, and of kind errs.Unavailable if Follow is not running or the workspace cannot be reached.
 func (d *Driver) Flush(ctx context.Context) (snap.Mark, error) {
 	const op = "flush files"
 	err := d.follower.Flush(ctx, op)
@@ -35,15 +34,14 @@ func (d *Driver) Follow(ctx context.Context, notify func(snap.Batch)) error {
 	return d.follower.Follow(ctx, notify)
 }
 
-// Writes lists what changed between two positions. Folders in which nothing
-// but their own time changed are left out.
+// Writes lists the changes between two positions. It leaves out folders whose time alone changed.
 func (d *Driver) Writes(ctx context.Context, from, to snap.Mark) ([]snap.Write, error) {
 	const op = "list writes"
 	w, err := d.history.Writes(ctx, op, from, to)
 	return w, workspace.Wrap(errs.Failed, op, err)
 }
 
-// Trim forgets the journal before oldest, as far as whole epochs go.
+// Trim deletes the epochs of the journal that end before oldest.
 func (d *Driver) Trim(ctx context.Context, oldest snap.Mark) error {
 	const op = "trim journal"
 	return workspace.Wrap(errs.Failed, op, d.history.Trim(op, oldest))

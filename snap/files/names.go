@@ -16,8 +16,7 @@ import (
 
 var _ snap.Lister = (*Driver)(nil)
 
-// Names lists what lies in the folder dir of a snapshot, or of the workspace when id is
-// empty, less what is left out.
+// Names lists the names in the folder dir of a snapshot, or of the workspace if id is empty, without excluded ones.
 func (d *Driver) Names(ctx context.Context, id snap.SnapshotID, dir string) ([]string, error) {
 	const op = "list folder"
 	if dir != "." && !relpath.Valid(dir) {
@@ -54,7 +53,7 @@ func (d *Driver) Names(ctx context.Context, id snap.SnapshotID, dir string) ([]s
 	return names, nil
 }
 
-// liveNames walks to the folder step by step, as the app's owner could, and lists it.
+// liveNames lists a folder. It opens the folders on the way one by one, and checks that the app's owner may do the same.
 func (d *Driver) liveNames(dir string) ([]string, error) {
 	at, err := d.ws.Open()
 	if err != nil {
@@ -95,7 +94,7 @@ func (d *Driver) liveNames(dir string) ([]string, error) {
 	return names, err
 }
 
-// mayLookIn makes sure that the app's owner may look up names in an open folder.
+// mayLookIn returns an error if the app's owner may not look up names in an open folder.
 func (d *Driver) mayLookIn(dir *beneath.Root, path string) error {
 	if d.cfg.Reader.All() {
 		return nil

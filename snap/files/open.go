@@ -19,8 +19,7 @@ import (
 
 var _ snap.Opener = (*Driver)(nil)
 
-// OpenPath opens a regular file of a snapshot, or of the workspace when id is
-// empty, and gives its size in bytes.
+// OpenPath opens a regular file of a snapshot, or of the workspace if id is empty, and returns its size in bytes.
 func (d *Driver) OpenPath(ctx context.Context, id snap.SnapshotID, path string) (io.ReadCloser, int64, error) {
 	const op = "open file"
 	if !relpath.Valid(path) {
@@ -46,13 +45,13 @@ func (d *Driver) OpenPath(ctx context.Context, id snap.SnapshotID, path string) 
 	return manifest.OpenContent(d.cfg.Store, *e), e.Size, nil
 }
 
-// noFile is the error for a path of a workspace in dir at which there is no regular file.
+// noFile returns the error for a path at which there is no regular file. dir is the workspace.
 func noFile(op, dir, path string) error {
 	return errs.New(errs.NotFound, op, "%s is no file there", workspace.Shown(dir, path))
 }
 
-// openLive opens a file of the workspace. It goes down folder by folder, and looks
-// at each thing before it opens it for reading: a device must not notice.
+// openLive opens a file of the workspace. It opens the folders on the way one by one, and checks the type of each entry before
+// it opens the entry for reading, because opening a device may have effects.
 func (d *Driver) openLive(op, path string) (io.ReadCloser, int64, error) {
 	root, err := d.ws.Open()
 	if err != nil {
@@ -97,14 +96,14 @@ func (d *Driver) openFor(op string, root *beneath.Root, path string) (*os.File, 
 	if err != nil {
 		return nil, 0, err
 	}
-	f, err := os.Open(inode.ProcPath(int(at.Fd()))) // this very file, whatever has its name by now
+	f, err := os.Open(inode.ProcPath(int(at.Fd()))) // the same file, even if its name refers to another one now
 	if err != nil {
 		return nil, 0, d.notOpened(op, path, err)
 	}
 	return f, st.Size, nil
 }
 
-// notOpened is the error for a path that could not be opened.
+// notOpened returns the error for a path that could not be opened.
 func (d *Driver) notOpened(op, path string, err error) error {
 	if os.IsPermission(err) {
 		return errs.Wrap(errs.Denied, op, err)
@@ -139,7 +138,7 @@ func notReadable(path string) error {
 	return errs.New(errs.Denied, "", "%q may not be read by the app's owner", path).WithHint("ask root to read it")
 }
 
-// findFor is find for a reader who may not look everywhere.
+// findFor finds an entry, and checks that the reader may look into the folders on the way.
 func findFor(m *manifest.Manifest, reader rights.Reader, path string) (*manifest.Entry, error) {
 	for i := range len(path) + 1 {
 		at := path[:i]

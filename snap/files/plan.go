@@ -13,10 +13,10 @@ import (
 	"mulligan/snap/files/relpath"
 )
 
-// state is how far a switch has got.
+// state is the progress of a switch.
 type state string
 
-// The states. What is "ing" was begun and may be anywhere between.
+// The states. One that ends in "ing" was begun and may be incomplete.
 const (
 	prepared   state = "prepared"
 	committing state = "committing"
@@ -25,13 +25,12 @@ const (
 	undone     state = "undone"
 )
 
-// plan is what a new process needs to go on with a switch, as it stands under
-// the root "files/<App>/switch/<id>/plan": a node of pieces of JSON. What
-// differs is worked out again from the manifests.
+// plan is the durable state of a switch, with which a new process continues. It is stored as JSON under the root
+// "files/<App>/switch/<id>/plan". The differences are computed again from the manifests.
 type plan struct {
 	Version int
 	State   state
-	Base    manifest.HexHash // the tops of the manifests; the switch's own roots say what they are made of
+	Base    manifest.HexHash // hashes of the manifests; the roots of the switch refer to their contents
 	Target  manifest.HexHash //
 	Scope   [][]byte         // raw paths; empty: everything
 	Notes   []string         // for the receipt
@@ -77,7 +76,7 @@ func (d *Driver) planRoot(id snap.RestoreID) string {
 	return d.prefix() + "switch/" + string(id) + "/plan"
 }
 
-// putPlan puts a plan into b and gives the root that names it.
+// putPlan stores a plan in b and returns its root.
 func (d *Driver) putPlan(id snap.RestoreID, p *plan, b *cas.Batch) (cas.Root, error) {
 	text, err := json.Marshal(p)
 	if err != nil {
@@ -95,7 +94,7 @@ func (d *Driver) putPlan(id snap.RestoreID, p *plan, b *cas.Batch) (cas.Root, er
 	return cas.Root{Name: d.planRoot(id), Hash: h}, err
 }
 
-// savePlan makes a plan durable in the place of the one before.
+// savePlan replaces the stored plan durably.
 func (d *Driver) savePlan(id snap.RestoreID, p *plan) error {
 	b := d.cfg.Store.Begin()
 	defer b.Discard()
@@ -106,7 +105,7 @@ func (d *Driver) savePlan(id snap.RestoreID, p *plan) error {
 	return b.Commit(r)
 }
 
-// loadPlan reads the plan of a switch; errs.NotFound when there is none.
+// loadPlan reads the plan of a switch. The error is of kind errs.NotFound if there is none.
 func (d *Driver) loadPlan(id snap.RestoreID) (*plan, error) {
 	r, err := d.cfg.Store.Root(d.planRoot(id))
 	if err != nil {

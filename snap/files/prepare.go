@@ -11,13 +11,13 @@ import (
 	"mulligan/snap/files/workspace"
 )
 
-// Prepare makes ready to restore a whole workspace.
+// Prepare prepares the restore of a whole workspace.
 func (d *Driver) Prepare(ctx context.Context, req snap.RestoreRequest) (snap.Switch, error) {
 	return d.PrepareScoped(ctx, req, nil)
 }
 
-// PrepareScoped makes ready to restore paths and what lies below them. Hard
-// links between a file in the scope and one outside of it are not restored.
+// PrepareScoped prepares the restore of paths and everything below them. Hard links between a file in the scope and one outside
+// of it are not restored.
 func (d *Driver) PrepareScoped(ctx context.Context, req snap.RestoreRequest, paths []string) (snap.Switch, error) {
 	const op = "prepare files"
 	if err := checkID(op, string(req.ID)); err != nil {
@@ -36,7 +36,7 @@ func (d *Driver) PrepareScoped(ctx context.Context, req snap.RestoreRequest, pat
 	return d.prepare(ctx, op, req.ID, base, target, sc, b)
 }
 
-// prepare makes ready to go from base to target, whose new contents b has.
+// prepare prepares the change from base to target. b has the contents that are new in target.
 func (d *Driver) prepare(ctx context.Context, op string, id snap.RestoreID, base, target *manifest.Manifest, sc relpath.Scope, b *cas.Batch) (snap.Switch, error) {
 	deltas, err := d.compare(ctx, base, target, sc)
 	if err == nil {
@@ -55,8 +55,8 @@ func (d *Driver) prepare(ctx context.Context, op string, id snap.RestoreID, base
 	return &change{d: d, id: id, plan: p, base: base, target: target, deltas: deltas}, nil
 }
 
-// Precheck refuses what Prepare would refuse for its rights, its room or what is excluded. What
-// does not hold still, or can't be read, is for the capture to tell.
+// Precheck returns the error that Prepare would return because of rights, free space or excluded paths. It ignores files that
+// change or cannot be read, because the capture reports these.
 func (d *Driver) Precheck(ctx context.Context, target snap.SnapshotID, paths []string) error {
 	const op = "prepare files"
 	sc, err := makeScope(op, paths)
@@ -103,11 +103,10 @@ func (d *Driver) record(ctx context.Context, id snap.RestoreID, p *plan, base, t
 	return d.cfg.Failpoint.At("switch planned")
 }
 
-// ends returns the manifests that a restore goes from and to, by today's rules.
+// ends returns the manifests of base and target, with the present rules of exclusion.
 //
-// Most restores go from the present to a marker that lies a little behind it. Then neither manifest
-// is made of that of an epoch's beginning with all that changed since: the present's is in
-// memory, and the marker's is the present's but for the paths that changed between the two.
+// Most restores go from the present to a recent marker. Then neither manifest is computed from the beginning of its epoch: the
+// present one is in memory, and the marker's differs from it only in the paths that changed between the two.
 func (d *Driver) ends(ctx context.Context, op string, base, target snap.SnapshotID) (from, to *manifest.Manifest, err error) {
 	from, at, err := d.standing(ctx, op, base)
 	if err != nil {
@@ -119,8 +118,8 @@ func (d *Driver) ends(ctx context.Context, op string, base, target snap.Snapshot
 	return from, to, err
 }
 
-// standing gives a snapshot's manifest by today's rules, and its place in the
-// journal, "" where it has none.
+// standing returns a snapshot's manifest with the present rules of exclusion, and its position in the journal, "" if it has
+// none.
 func (d *Driver) standing(ctx context.Context, op string, id snap.SnapshotID) (*manifest.Manifest, snap.Mark, error) {
 	r, about, err := d.root(op, id)
 	if err != nil {
@@ -147,8 +146,8 @@ func (d *Driver) standing(ctx context.Context, op string, id snap.SnapshotID) (*
 	return m, at, err
 }
 
-// behind gives the manifest of a marker that lies behind from, the state at
-// the place at. nil: it does not, or there is a shorter way.
+// behind returns the manifest of a marker, computed backwards from the manifest from at the position at. It returns nil if the
+// marker is not before from, or if there is a shorter way.
 func (d *Driver) behind(ctx context.Context, op string, id snap.SnapshotID, from *manifest.Manifest, at snap.Mark) (*manifest.Manifest, error) {
 	r, about, err := d.root(op, id)
 	if err != nil || about.Mark == "" || at == "" || about.Rules != d.ws.Exclude.Hash() {

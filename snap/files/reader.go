@@ -9,7 +9,7 @@ import (
 	"mulligan/snap/files/rights"
 )
 
-// asSeen is the outcome as the reader may see it.
+// asSeen returns the outcome in a form that the reader may see.
 func (r *reverting) asSeen(how snap.Reverted) (snap.Reverted, error) {
 	if r.d.cfg.Reader.All() {
 		return how, nil
@@ -32,7 +32,7 @@ func (r *reverting) asSeen(how snap.Reverted) (snap.Reverted, error) {
 	return how, nil
 }
 
-// seen is p, or the outermost folder above it that the reader may not look into: as it is or as it will be.
+// seen returns p, or the outermost folder above it that the reader may not look into, now or after the revert.
 func (r *reverting) seen(p string) (string, error) {
 	for _, dir := range above(p) {
 		is, err := r.base.Find(dir)
@@ -52,7 +52,7 @@ func (r *reverting) seen(p string) (string, error) {
 	return p, nil
 }
 
-// above lists the folders above p, outermost first.
+// above returns the folders above p, outermost first.
 func above(p string) []string {
 	dirs := []string{"."}
 	for i := range len(p) {
@@ -65,7 +65,7 @@ func above(p string) []string {
 
 var _ snap.PathRedactor = (*Driver)(nil)
 
-// RedactPaths gives paths as the app's owner may see them at present.
+// RedactPaths returns paths in the form that the app's owner may see at present.
 func (d *Driver) RedactPaths(paths []string) ([]string, error) {
 	if d.cfg.Reader.All() || len(paths) == 0 {
 		return paths, nil
@@ -75,7 +75,7 @@ func (d *Driver) RedactPaths(paths []string) ([]string, error) {
 		return nil, err
 	}
 	defer root.Close()
-	known := map[string]bool{} // folders, and whether the reader sees into them
+	known := map[string]bool{} // whether the reader may look into a folder
 	out := make([]string, 0, len(paths))
 	for _, p := range paths {
 		for _, dir := range above(p) {
@@ -96,7 +96,7 @@ func (d *Driver) RedactPaths(paths []string) ([]string, error) {
 	return out, nil
 }
 
-// seesNow reports whether the reader may look into the folder dir, if it is there.
+// seesNow reports whether the reader may look into the folder dir, if it exists.
 func (d *Driver) seesNow(root *beneath.Root, dir string) bool {
 	in, err := root.OpenDir(dir)
 	if err != nil {

@@ -16,8 +16,8 @@ import (
 	"mulligan/snap/files/workspace"
 )
 
-// Sweep drops the snapshots and switches that gone names. What an Undo
-// stored because it was nobody's (see Switch.Undo) stays.
+// Sweep deletes the snapshots and switches in gone. States that an Undo stored because they were neither base nor target (see
+// Switch.Undo) stay.
 func (d *Driver) Sweep(ctx context.Context, gone snap.Gone) error {
 	const op = "sweep files"
 	var drop []string
@@ -37,7 +37,7 @@ func (d *Driver) Sweep(ctx context.Context, gone snap.Gone) error {
 	return workspace.Wrap(errs.Failed, op, d.cfg.Store.Delete(drop...))
 }
 
-// Resume gives the switch that an earlier process prepared.
+// Resume returns the switch that an earlier process prepared.
 func (d *Driver) Resume(ctx context.Context, id snap.RestoreID) (snap.Switch, error) {
 	const op = "resume files"
 	if err := checkID(op, string(id)); err != nil {
@@ -53,7 +53,7 @@ func (d *Driver) Resume(ctx context.Context, id snap.RestoreID) (snap.Switch, er
 	return &change{d: d, id: id, plan: p, unsynced: true}, nil
 }
 
-// set writes the state down.
+// set stores the state durably.
 func (c *change) set(s state) error {
 	p := *c.plan
 	p.State = s
@@ -64,7 +64,7 @@ func (c *change) set(s state) error {
 	return c.d.cfg.Failpoint.At(string(s))
 }
 
-// manifests gives what the restore goes from and to.
+// manifests returns the manifests of base and target.
 func (c *change) manifests(ctx context.Context) (base, target *manifest.Manifest, err error) {
 	if c.base != nil {
 		return c.base, c.target, nil
@@ -80,7 +80,7 @@ func (c *change) manifests(ctx context.Context) (base, target *manifest.Manifest
 	return base, target, nil
 }
 
-// manifest makes a manifest anew of what the root of that name keeps.
+// manifest reads the manifest to which the root with this name refers.
 func (c *change) manifest(ctx context.Context, root string, want manifest.HexHash) (*manifest.Manifest, error) {
 	r, err := c.d.cfg.Store.Root(root)
 	if err != nil {
@@ -93,8 +93,8 @@ func (c *change) manifest(ctx context.Context, root string, want manifest.HexHas
 	return m, err
 }
 
-// sweepTemps removes what an interrupted Commit or Undo of a scope left beside the
-// paths that it was writing. Without a scope these are seen as what must go.
+// sweepTemps removes temporary files that an interrupted Commit or Undo of a scope left. Without a scope, a restore removes
+// them as files that the target does not have.
 func (c *change) sweepTemps(ctx context.Context) error {
 	if len(c.plan.Scope) == 0 || c.plan.State == prepared {
 		return nil
@@ -116,7 +116,7 @@ func (c *change) sweepTemps(ctx context.Context) error {
 	for _, path := range relpath.SortedKeys(folders) {
 		dir, err := root.OpenDir(path)
 		if err != nil {
-			continue // it is not there any more, or not yet: nor is anything in it
+			continue // the folder does not exist, and so nothing in it
 		}
 		err = errors.Join(apply.SweepTemps(dir, apply.TempPrefix(string(c.id))), dir.Close())
 		if err != nil {

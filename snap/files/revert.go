@@ -15,21 +15,20 @@ import (
 
 var _ snap.Reverter = (*Driver)(nil)
 
-// reverting works out what a workspace is without some writes.
+// reverting computes the state of a workspace without some writes.
 type reverting struct {
 	d      *Driver
 	base   *manifest.Manifest
 	force  bool
 	merger *merge.Merger
-	to     map[string]*manifest.Entry // paths that change, and what is there then; nil: nothing
+	to     map[string]*manifest.Entry // paths that change, with their new entries; nil means removed
 	merged map[string]bool
 	left   map[string]snap.ConflictReason
-	since  map[string]snap.Hash             // by path: the state of the journal that to has it from
-	states map[snap.Hash]*manifest.Manifest // as looked up
+	since  map[string]snap.Hash             // by path: the state of the journal from which the entry in to comes
+	states map[snap.Hash]*manifest.Manifest // manifests that were read
 }
 
-// PrepareRevert makes ready to take writes back. Hard links of files that it
-// writes are not restored.
+// PrepareRevert prepares the revert of writes. Hard links of files that it writes are not restored.
 func (d *Driver) PrepareRevert(ctx context.Context, req snap.RevertRequest) (snap.Switch, snap.Reverted, error) {
 	const op = "prepare revert of files"
 	var none snap.Reverted
@@ -73,7 +72,7 @@ func (d *Driver) PrepareRevert(ctx context.Context, req snap.RevertRequest) (sna
 	return sw, how, err
 }
 
-// all works every path out.
+// all computes the new entries of all paths.
 func (r *reverting) all(ctx context.Context, tracks map[string]*journal.Track) error {
 	for _, p := range relpath.SortedKeys(tracks) {
 		if err := ctx.Err(); err != nil {
@@ -86,7 +85,7 @@ func (r *reverting) all(ctx context.Context, tracks map[string]*journal.Track) e
 	return r.fit(ctx)
 }
 
-// path takes the runs of one path back, newest first.
+// path reverts the runs of one path, newest first.
 func (r *reverting) path(p string, k *journal.Track) error {
 	if r.d.ws.Exclude.Covers(p) {
 		r.left[p] = snap.Excluded
@@ -120,7 +119,7 @@ func (r *reverting) path(p string, k *journal.Track) error {
 	return nil
 }
 
-// set notes what is to be at p, where now is.
+// set records the new entry of p, whose present entry is now.
 func (r *reverting) set(p string, now, e *manifest.Entry, merged bool) {
 	if merge.Alike(now, e) {
 		return
@@ -128,7 +127,7 @@ func (r *reverting) set(p string, now, e *manifest.Entry, merged bool) {
 	if e != nil {
 		x := *e
 		x.SetGroup("")
-		if manifest.IsFolder(&x) && manifest.IsFolder(now) { // its time is that of its entries
+		if manifest.IsFolder(&x) && manifest.IsFolder(now) { // the time of a folder changes with its entries
 			x.Mtime, x.Loose = now.Mtime, now.Loose
 		}
 		e = &x
@@ -139,8 +138,8 @@ func (r *reverting) set(p string, now, e *manifest.Entry, merged bool) {
 	}
 }
 
-// fit leaves alone what has no folder to be in, and folders that must go and
-// still hold something, until all the rest fits together.
+// fit drops changes that do not fit together: entries whose folder does not exist, and removals of folders that are not empty.
+// It repeats this until the rest is consistent.
 func (r *reverting) fit(ctx context.Context) error {
 	for {
 		paths := relpath.SortedKeys(r.to)
@@ -165,7 +164,7 @@ func (r *reverting) fit(ctx context.Context) error {
 	}
 }
 
-// misfit says why e cannot be at p, if so.
+// misfit returns why e cannot be at p, "" if it can.
 func (r *reverting) misfit(p string, e *manifest.Entry) (snap.ConflictReason, error) {
 	now, err := r.base.Find(p)
 	if err != nil {
@@ -196,7 +195,7 @@ func (r *reverting) misfit(p string, e *manifest.Entry) (snap.ConflictReason, er
 	return "", err
 }
 
-// at is what will be at a path.
+// at returns the entry that will be at a path.
 func (r *reverting) at(p string) (*manifest.Entry, error) {
 	if e, ok := r.to[p]; ok {
 		return e, nil
@@ -212,7 +211,7 @@ func (r *reverting) outcome() snap.Reverted {
 	return how
 }
 
-// target is the manifest of the outcome.
+// target returns the manifest of the result.
 func (r *reverting) target(ctx context.Context) (*manifest.Manifest, error) {
 	t := &manifest.Edits{}
 	for p, e := range r.to {

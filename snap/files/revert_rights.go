@@ -10,8 +10,8 @@ import (
 	"mulligan/snap/files/relpath"
 )
 
-// exposes says why e cannot be at p for the sake of what would lie open then: things
-// of others that only a folder's rights kept apart, if so.
+// exposes returns why e cannot be at p: it would make files of other users accessible that only a folder's rights protected. It
+// returns "" if there are none.
 func (r *reverting) exposes(ctx context.Context, p string, e *manifest.Entry) (snap.ConflictReason, error) {
 	if e == nil || os.Geteuid() != 0 {
 		return "", nil
@@ -29,8 +29,8 @@ func (r *reverting) exposes(ctx context.Context, p string, e *manifest.Entry) (s
 	return r.movedApart(ctx, p)
 }
 
-// handsOver says why the folder p, which now is, cannot get other rights: it holds
-// something of others that is to stay, or that is excluded.
+// handsOver returns why the folder p, whose present entry is now, cannot get other rights: it contains files of other users
+// that stay, or that are excluded.
 func (r *reverting) handsOver(p string, now *manifest.Entry) (snap.ConflictReason, error) {
 	kids, err := manifest.EntriesOf(r.base, now)
 	if err != nil {
@@ -61,8 +61,8 @@ func (r *reverting) handsOver(p string, now *manifest.Entry) (snap.ConflictReaso
 	return "", err
 }
 
-// movedApart says why a thing of somebody else's cannot come back to p: a folder on
-// the way there has other rights than it had when the thing was in it.
+// movedApart returns why another user's file cannot be restored at p: a folder on the way has other rights than when the file
+// was in it.
 func (r *reverting) movedApart(ctx context.Context, p string) (snap.ConflictReason, error) {
 	then, err := r.state(ctx, r.since[p])
 	if err != nil {
@@ -85,7 +85,7 @@ func (r *reverting) movedApart(ctx context.Context, p string) (snap.ConflictReas
 	return "", nil
 }
 
-// state is the manifest of a state of the journal.
+// state returns the manifest of a state of the journal.
 func (r *reverting) state(ctx context.Context, h snap.Hash) (*manifest.Manifest, error) {
 	if m := r.states[h]; m != nil {
 		return m, nil

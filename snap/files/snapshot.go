@@ -15,24 +15,24 @@ import (
 	"mulligan/snap/files/workspace"
 )
 
-// meta is what a snapshot's root says beside the manifest.
+// meta is the data of a snapshot's root beside the manifest.
 type meta struct {
 	Created  time.Time
 	Quiesced bool
 	Warnings []string
 	Files    int64
-	Rules    manifest.HexHash // of what was excluded
-	Mark     snap.Mark        `json:",omitempty"` // of a marker: its root is a link of the journal
-	Place    snap.Mark        `json:",omitempty"` // of another snapshot: the mark that was there, while somebody followed
+	Rules    manifest.HexHash // hash of the rules of exclusion
+	Mark     snap.Mark        `json:",omitempty"` // set for a marker, whose root is a link of the journal
+	Place    snap.Mark        `json:",omitempty"` // of another snapshot: the journal's mark at that time, if the journal was written
 }
 
-// root is the root of a snapshot.
+// root returns the root of a snapshot.
 func (m meta) root(name string, hash snap.Hash) (cas.Root, error) {
 	about, err := json.Marshal(m)
 	return cas.Root{Name: name, Hash: hash, Meta: about}, err
 }
 
-// maxWarnings bounds what one snapshot says of itself.
+// maxWarnings bounds the warnings of a snapshot.
 const maxWarnings = 50
 
 // root finds a snapshot's root.
@@ -60,12 +60,12 @@ func (d *Driver) Verify(ctx context.Context, id snap.SnapshotID, depth snap.Dept
 	return workspace.Wrap(errs.Corrupt, op, d.cfg.Store.Check(ctx, d.rootName(id), depth == snap.Full))
 }
 
-// Size is what is in the store for these snapshots and nothing else.
+// Size returns the stored bytes that only these snapshots use.
 func (d *Driver) Size(ctx context.Context, ids ...snap.SnapshotID) (int64, error) {
 	return d.TrimSize(ctx, "", ids...)
 }
 
-// snapshotRoots names the roots of snapshots that must be there.
+// snapshotRoots returns the names of the roots of snapshots, which must exist.
 func (d *Driver) snapshotRoots(op string, ids []snap.SnapshotID) (names []string, err error) {
 	for _, id := range ids {
 		if _, _, err := d.root(op, id); err != nil {
@@ -76,7 +76,7 @@ func (d *Driver) snapshotRoots(op string, ids []snap.SnapshotID) (names []string
 	return names, nil
 }
 
-// Delete drops a snapshot; the store collects its space in time.
+// Delete deletes a snapshot. The store frees its space later.
 func (d *Driver) Delete(ctx context.Context, id snap.SnapshotID) error {
 	const op = "delete files"
 	if err := checkID(op, string(id)); err != nil {
@@ -87,9 +87,8 @@ func (d *Driver) Delete(ctx context.Context, id snap.SnapshotID) error {
 	return workspace.Wrap(errs.Failed, op, d.cfg.Store.Delete(d.rootName(id)))
 }
 
-// stored opens a snapshot's manifest by today's rules: what is excluded now is
-// not in it, also when it was captured under other rules. Such a manifest is
-// made anew.
+// stored returns a snapshot's manifest with the present rules of exclusion. If the snapshot was captured with other rules, the
+// manifest is computed again without the paths that are excluded now.
 func (d *Driver) stored(ctx context.Context, op string, id snap.SnapshotID) (*manifest.Manifest, error) {
 	r, about, err := d.root(op, id)
 	if err != nil {
@@ -106,7 +105,7 @@ func (d *Driver) stored(ctx context.Context, op string, id snap.SnapshotID) (*ma
 	return m, workspace.Wrap(errs.Failed, op, err)
 }
 
-// without loads m into memory, less what x excludes.
+// without loads m into memory, without the paths that x excludes.
 func without(ctx context.Context, m *manifest.Manifest, x *workspace.Rules) (*manifest.Node, error) {
 	var load func(e manifest.Entry, path string) (*manifest.Node, error)
 	load = func(e manifest.Entry, path string) (*manifest.Node, error) {
@@ -138,9 +137,8 @@ func without(ctx context.Context, m *manifest.Manifest, x *workspace.Rules) (*ma
 	return load(m.Root, ".")
 }
 
-// tidy makes ordinary snapshots of the markers whose epoch the journal has let
-// go of. Until then each keeps a whole stretch of journal, and the contents
-// that came and went in it.
+// tidy replaces markers whose epoch was trimmed by ordinary snapshots. Until then, each of them keeps a part of the journal,
+// with all contents that existed during it.
 func (d *Driver) tidy(ctx context.Context) error {
 	for _, r := range d.cfg.Store.Roots(d.prefix()) {
 		id := snap.SnapshotID(r.Name[len(d.prefix()):])
@@ -161,7 +159,7 @@ func (d *Driver) tidy(ctx context.Context) error {
 	return nil
 }
 
-// resolveMarker gives a marker a manifest of its own.
+// resolveMarker stores a manifest for a marker.
 func (d *Driver) resolveMarker(ctx context.Context, r cas.Root, about meta) error {
 	b := d.cfg.Store.Begin()
 	defer b.Discard()
@@ -185,7 +183,7 @@ func (d *Driver) resolveMarker(ctx context.Context, r cas.Root, about meta) erro
 	return b.Commit(next)
 }
 
-// TrimSize is what deleting these snapshots and trimming to oldest would free.
+// TrimSize returns the bytes that would be freed if these snapshots were deleted and the journal were trimmed to oldest.
 func (d *Driver) TrimSize(ctx context.Context, oldest snap.Mark, ids ...snap.SnapshotID) (int64, error) {
 	const op = "size of files"
 	names, err := d.snapshotRoots(op, ids)

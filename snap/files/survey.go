@@ -21,30 +21,30 @@ import (
 
 var _ snap.GapFinder = (*Driver)(nil)
 
-// surveyed is how many names a survey looks at.
+// surveyed bounds the names that a survey examines.
 const surveyed = 500_000
 
-// survey is one look at what of a workspace cannot be captured or given back.
+// survey searches a workspace for files that cannot be captured or restored.
 type survey struct {
 	d     *Driver
 	ctx   context.Context
 	top   *beneath.Root
 	giver rights.Giver
-	left  int // names that are still to be looked at
+	left  int // names that may still be examined
 	gaps  []*gap
 }
 
-// gap is one reason why things cannot be captured or given back, and how often it was met.
+// gap is a reason why files cannot be captured or restored, with the number of files.
 type gap struct {
 	*reason
-	one   string // what is so, after the path
-	first string // that path
+	one   string // the sentence after the path
+	first string // the path of the first file
 	n     int
 }
 
-// reason is why things cannot be captured or given back.
+// reason is a reason why files cannot be captured or restored.
 type reason struct {
-	many   string // what is so, after a number of paths
+	many   string // the sentence after a number of paths
 	remedy string
 	blocks bool
 }
@@ -59,8 +59,7 @@ var (
 		"chown or chgrp it to yourself, exclude it, or protect this app with the host daemon (root)", false}
 )
 
-// FindGaps says what of the workspace cannot be captured, or could not be given back. It
-// reads no contents.
+// FindGaps returns what cannot be captured or restored in the workspace. It reads no contents.
 func (d *Driver) FindGaps(ctx context.Context) ([]snap.Gap, error) {
 	s, err := d.survey(ctx)
 	if err != nil {
@@ -69,7 +68,7 @@ func (d *Driver) FindGaps(ctx context.Context) ([]snap.Gap, error) {
 	return s.told(s.gaps)
 }
 
-// lacks are the sentences that a snapshot bears: what of it this process could not give back.
+// lacks returns the warnings of a snapshot: what this process could not restore.
 func (d *Driver) lacks(ctx context.Context) (words []string, err error) {
 	if os.Geteuid() == 0 {
 		return nil, nil
@@ -85,7 +84,7 @@ func (d *Driver) lacks(ctx context.Context) (words []string, err error) {
 	return words, err
 }
 
-// survey looks at every name of the workspace.
+// survey examines every name in the workspace.
 func (d *Driver) survey(ctx context.Context) (*survey, error) {
 	s := &survey{d: d, ctx: ctx, left: surveyed}
 	var err error
@@ -106,7 +105,7 @@ func (d *Driver) survey(ctx context.Context) (*survey, error) {
 	return s, s.folder(".")
 }
 
-// told gives gaps as the app's owner may see them.
+// told returns the gaps in a form that the app's owner may see.
 func (s *survey) told(gaps []*gap) (list []snap.Gap, err error) {
 	for _, g := range gaps {
 		seen, err := s.d.RedactPaths([]string{g.first})
@@ -126,7 +125,7 @@ func (s *survey) told(gaps []*gap) (list []snap.Gap, err error) {
 	return list, nil
 }
 
-// note counts path to the gap of that reason.
+// note adds path to the gap with this reason.
 func (s *survey) note(path, one string, why *reason) {
 	for _, g := range s.gaps {
 		if g.reason == why {
@@ -139,7 +138,7 @@ func (s *survey) note(path, one string, why *reason) {
 
 func (s *survey) unreadable(path string) { s.note(path, "cannot be read", unreadable) }
 
-// folder looks at what is in the folder path, which is not open any more while it looks below.
+// folder examines the entries of the folder path. It closes the folder before it examines the folders below.
 func (s *survey) folder(path string) error {
 	dir, err := s.top.OpenDir(path)
 	if err != nil {
@@ -171,11 +170,11 @@ func (s *survey) folder(path string) error {
 	return nil
 }
 
-// passes takes an error that says something about the path as a finding.
+// passes records an error about a path as a gap.
 func (s *survey) passes(path string, err error) error {
 	switch {
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ELOOP), errors.Is(err, unix.EXDEV), errors.Is(err, unix.ESTALE):
-		return nil // it changed meanwhile
+		return nil // the path changed meanwhile
 	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM), errors.Is(err, unix.EIO):
 		s.unreadable(path)
 		return nil
@@ -183,7 +182,7 @@ func (s *survey) passes(path string, err error) error {
 	return err
 }
 
-// one looks at one name, and reports whether it is a folder to be looked into.
+// one examines one name, and reports whether it is a folder to be examined too.
 func (s *survey) one(dir *beneath.Root, path, name string) (isDir bool, err error) {
 	st, err := inode.StatAt(dir.FD(), name)
 	if err != nil {
@@ -203,8 +202,8 @@ func (s *survey) one(dir *beneath.Root, path, name string) (isDir bool, err erro
 	return st.Kind() == manifest.DirKind, s.rights(dir, path, name, st)
 }
 
-// flags notes inode flags that a rollback does not set: set, as chattr sets them, or where nothing can be said
-// of those (a file that this process may not read), what statx tells.
+// flags records inode flags that a rollback does not restore: those of chattr(1) or, for a file that this process may not read,
+// those that statx returns.
 func (s *survey) flags(path, set string, st inode.Stat) {
 	if set == "" {
 		set = st.Chattr()
@@ -214,8 +213,8 @@ func (s *survey) flags(path, set string, st inode.Stat) {
 	}
 }
 
-// chattr returns the inode flags of the file or folder name, or "" if it is neither or cannot be opened. Nothing is
-// waited for: neither a lease of another process on a file, nor the other end of a fifo.
+// chattr returns the inode flags of the file or folder name, or "" if it is neither or cannot be opened. It never waits,
+// neither for a lease on a file nor for the other end of a fifo.
 func chattr(dir *beneath.Root, name string, st inode.Stat) string {
 	if kind := st.Kind(); kind != unix.S_IFREG && kind != manifest.DirKind {
 		return ""
@@ -228,7 +227,7 @@ func chattr(dir *beneath.Root, name string, st inode.Stat) string {
 	return inode.Chattr(int(f.Fd()))
 }
 
-// rights notes what a daemon that is not root could not read or give back.
+// rights records what a daemon without root's rights could not read or restore.
 func (s *survey) rights(dir *beneath.Root, path, name string, st inode.Stat) error {
 	if s.giver.Root {
 		return nil
@@ -249,7 +248,7 @@ func (s *survey) rights(dir *beneath.Root, path, name string, st inode.Stat) err
 	return nil
 }
 
-// entry is what a survey knows of a name. Only what may be executed is asked for capabilities.
+// entry returns the entry of a name for the survey. It reads capabilities only of executable files.
 func (s *survey) entry(dir *beneath.Root, name string, st inode.Stat) (*manifest.Entry, error) {
 	e := manifest.NewEntry(name, st)
 	if !e.IsFile() || st.Mode&0o111 == 0 {

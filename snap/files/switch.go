@@ -15,20 +15,20 @@ import (
 	"mulligan/snap/files/workspace"
 )
 
-// change is one switch: the workspace on its way from base to target or back.
+// change is a switch of the workspace from base to target or back.
 type change struct {
 	d  *Driver
 	id snap.RestoreID
 
 	mu       sync.Mutex
 	plan     *plan
-	base     *manifest.Manifest // once worked out, as are
+	base     *manifest.Manifest // nil until it is computed, as are
 	target   *manifest.Manifest
-	deltas   []diff.Delta // from base to target, once worked out
-	unsynced bool         // an apply was cut short: not all that it changed is on the disk
+	deltas   []diff.Delta // from base to target; nil until they are computed
+	unsynced bool         // an apply was interrupted, so not all of its changes may be durable
 }
 
-// differences are the deltas from base to target.
+// differences returns the deltas from base to target.
 func (c *change) differences(ctx context.Context) ([]diff.Delta, error) {
 	if c.deltas != nil {
 		return c.deltas, nil
@@ -40,13 +40,13 @@ func (c *change) differences(ctx context.Context) ([]diff.Delta, error) {
 	return c.deltas, err
 }
 
-// Changes lists what happened between target and base: what Commit takes back.
+// Changes lists the changes from target to base, which Commit reverts.
 func (c *change) Changes(limit int) ([]snap.Change, int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	deltas, err := c.differences(context.Background())
 	if err != nil {
-		return nil, 0 // Commit will meet the same damage, and can say so
+		return nil, 0 // Commit will report the same error
 	}
 	back := slices.Clone(deltas)
 	for i := range back {
@@ -55,7 +55,7 @@ func (c *change) Changes(limit int) ([]snap.Change, int) {
 	return diff.Changes(back, limit)
 }
 
-// Stale walks the workspace, and reads what may have changed.
+// Stale examines the workspace, and reads files that may have changed.
 func (c *change) Stale(ctx context.Context) (bool, error) {
 	const op = "compare files"
 	c.mu.Lock()
@@ -74,7 +74,7 @@ func (c *change) Stale(ctx context.Context) (bool, error) {
 	return moved != "", workspace.Wrap(errs.Failed, op, err)
 }
 
-// moved names a path at which live is not as the base has it, "" if there is none.
+// moved returns a path at which live differs from the base, "" if there is none.
 func (c *change) moved(ctx context.Context, base, live *manifest.Manifest) (string, error) {
 	was, err := base.PartHash(c.plan.scope())
 	if err != nil {
@@ -102,8 +102,8 @@ func (c *change) Commit(ctx context.Context) error {
 	return c.converge(ctx, "restore files", committing, switched)
 }
 
-// finish applies. That it is done need not be written down: whoever resumes the
-// switch looks again, and finds nothing to do. What is to be said of it must be.
+// finish applies the deltas. The new state need not be stored, because a process that resumes the switch examines the workspace
+// and finds nothing to do. New notes must be stored.
 func (c *change) finish(a *apply.Job, op string, done state) error {
 	c.unsynced = true
 	err := a.Run()
@@ -126,10 +126,8 @@ func (c *change) finish(a *apply.Job, op string, done state) error {
 	return workspace.Wrap(errs.Failed, op, c.d.cfg.Failpoint.At(string(done)))
 }
 
-// Undo makes the workspace the base again, wherever it is between. A path that
-// is neither as the base nor as the target has it is stored first, with
-// everything else as it then is, under a root "files/<App>/late/<id>"; Check's
-// notes say so.
+// Undo makes the workspace the base again from any state in between. If a path is neither as in the base nor as in the target,
+// Undo first stores the whole present state under the root "files/<App>/late/<id>", and Check's notes say so.
 func (c *change) Undo(ctx context.Context) error {
 	const op = "undo files"
 	c.mu.Lock()
@@ -146,7 +144,7 @@ func (c *change) Undo(ctx context.Context) error {
 	return c.converge(ctx, op, undoing, undone)
 }
 
-// converge reads the workspace and takes it to where it shall be.
+// converge reads the workspace and changes it to its goal.
 func (c *change) converge(ctx context.Context, op string, going, done state) error {
 	b := c.d.cfg.Store.Begin()
 	defer b.Discard()
@@ -162,7 +160,7 @@ func (c *change) converge(ctx context.Context, op string, going, done state) err
 		return workspace.Wrap(errs.Failed, op, err)
 	}
 	var now *follow.View
-	if done == undone { // it may have to be kept
+	if done == undone { // the present state may have to be stored
 		now, err = c.d.presentStored(ctx, op, b, c.plan.scope(), follow.CheckAll)
 	} else {
 		now, err = c.d.present(ctx, op, b, c.plan.scope())
@@ -199,16 +197,15 @@ func (c *change) converge(ctx context.Context, op string, going, done state) err
 	return c.finish(a, op, done)
 }
 
-// toGo are the deltas from the live state to the goal.
+// toGo returns the deltas from the live state to the goal.
 func (c *change) toGo(ctx context.Context, live, base, goal *manifest.Manifest, done state) ([]diff.Delta, error) {
 	if done == switched && live.Hash == base.Hash && c.deltas != nil {
-		return slices.Clone(c.deltas), nil // Prepare worked them out
+		return slices.Clone(c.deltas), nil // Prepare has computed them
 	}
 	return c.d.compare(ctx, live, goal, c.plan.scope())
 }
 
-// Check reads what was changed from disk again, looks at everything else, and
-// compares.
+// Check reads all changed files from the disk again, examines all others, and compares the result with the target.
 func (c *change) Check(ctx context.Context) (snap.Proof, error) {
 	const op = "check files"
 	c.mu.Lock()
@@ -258,7 +255,7 @@ func (c *change) proof(ctx context.Context, op string, base, want, live *manifes
 	return p, workspace.Wrap(errs.Failed, op, err)
 }
 
-// Finish drops the plan, and lets go of base and target.
+// Finish deletes the plan, and its references to base and target.
 func (c *change) Finish(ctx context.Context) error {
 	const op = "finish files"
 	c.mu.Lock()

@@ -15,8 +15,8 @@ import (
 	"mulligan/snap/files/workspace"
 )
 
-// mayReplace makes sure that nothing is lost that is in live: a Commit fails
-// if something is neither as the base nor as the target has it, an Undo stores it.
+// mayReplace ensures that nothing in live is lost. If a path is neither as in the base nor as in the target, a Commit fails,
+// and an Undo stores the live state.
 func (c *change) mayReplace(ctx context.Context, op string, live *manifest.Manifest, deltas []diff.Delta, base, target *manifest.Manifest, done state) error {
 	if c.plan.State == prepared {
 		path, err := c.moved(ctx, base, live)
@@ -37,8 +37,8 @@ func (c *change) mayReplace(ctx context.Context, op string, live *manifest.Manif
 	return workspace.Wrap(errs.Failed, op, err)
 }
 
-// adjustParents lets folders on the way to the scope end as the base has them,
-// whatever an interrupted Commit did to their times.
+// adjustParents makes the folders on the way to the scope end as in the base, even if an interrupted Commit changed their
+// times.
 func (c *change) adjustParents(deltas []diff.Delta, base *manifest.Manifest) error {
 	for i := range deltas {
 		if !deltas[i].Outside {
@@ -55,8 +55,7 @@ func (c *change) adjustParents(deltas []diff.Delta, base *manifest.Manifest) err
 	return nil
 }
 
-// unexplained lists the paths where something is that neither base nor target
-// has, nor the way from one to the other.
+// unexplained lists the paths whose live entry is neither that of base or target, nor a state on the way from one to the other.
 func (c *change) unexplained(deltas []diff.Delta, base, target *manifest.Manifest) ([]string, error) {
 	var odd []string
 	for _, d := range deltas {
@@ -85,7 +84,7 @@ func (c *change) unexplained(deltas []diff.Delta, base, target *manifest.Manifes
 	return odd, nil
 }
 
-// keepLate stores what the workspace is now, beside everything else.
+// keepLate stores the present state of the workspace under a root of its own.
 func (c *change) keepLate(live *manifest.Manifest, odd []string) error {
 	b := c.d.cfg.Store.Begin()
 	defer b.Discard()

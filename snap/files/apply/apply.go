@@ -1,5 +1,5 @@
-// Package apply makes a workspace follow a list of differences, in an order and in a way that leave
-// each path old or new whenever it is cut short. It also checks beforehand what could refuse that.
+// Package apply applies a list of differences to a workspace. Whenever it is interrupted, each path is in its old or its new
+// state. It also checks in advance what could prevent the change.
 package apply
 
 import (
@@ -25,24 +25,23 @@ import (
 	"mulligan/snap/files/workspace"
 )
 
-// Applier restores one workspace. It is safe for concurrent use, but two jobs at a time would
-// meet each other's changes.
+// Applier restores one workspace. It is safe for concurrent use, but two jobs at a time would see each other's changes.
 type Applier struct {
 	Walker    *walk.Walker
 	Store     *cas.Store
-	Reader    rights.Reader                                   // whose eyes names are for
+	Reader    rights.Reader                                   // the user who sees names
 	Owner     int                                             // uid that the workspace must belong to; -1: any
-	Memory    func(context.Context, []diff.Delta) walk.Memory // for looking at the deltas' paths
+	Memory    func(context.Context, []diff.Delta) walk.Memory // cache for examining the paths of deltas
 	Failpoint failpoint.Hook                                  // for tests
 }
 
-// FileOwner is whose ordinary things are changed in place, in a workspace whose folder belongs to uid.
+// FileOwner returns the user whose ordinary files are changed in place. uid is the owner of the workspace's folder.
 func (p *Applier) FileOwner(uid uint32) rights.FileOwner {
 	return rights.FileOwnerOf(p.Reader, p.Owner, uid)
 }
 
-// job is the state of one restore, which its workers share. It goes strictly by the deltas: a path that is neither as old nor as new has it is
-// left alone, and the error is snap.ErrChanged.
+// job is the state of a restore, which its workers share. It changes a path only if the path is as in the old or the new state
+// of its delta. Otherwise the error is snap.ErrChanged.
 type job struct {
 	p         *Applier
 	op        string
@@ -53,23 +52,23 @@ type job struct {
 	at        map[string]*diff.Delta // by path
 	fileOwner rights.FileOwner
 	made      map[string]inode.ID // folders that this apply made, by path
-	guarded   map[string]bool     // folders that may keep somebody out, or lie behind such a one
-	scan      *walk.Scan          // for looking at single paths
+	guarded   map[string]bool     // folders whose rights, or those of a folder above, may exclude a user
+	scan      *walk.Scan          // for examining single paths
 
-	tmp   atomic.Int64    // the next temporary name's number
-	stays map[string]bool // folders that could not go, since not all in them is ours to remove
-	whole bool            // sync everything: an apply before this one was cut short
-	bulk  bool            // the files at hand are synced all at once
+	tmp   atomic.Int64    // number of the next temporary name
+	stays map[string]bool // folders that could not be removed, because they contain paths that must stay
+	whole bool            // sync everything, because an earlier apply was interrupted
+	bulk  bool            // the present files are synced with one syncfs
 
 	mu      sync.Mutex
 	Notes   []string
-	inPlace []*diff.Delta // files of which the meta data alone was changed
+	inPlace []*diff.Delta // files whose metadata alone was changed
 
-	touched map[string]bool // folders in which a name came or went; one goroutine's
+	touched map[string]bool // folders in which a name was added or removed; used by one goroutine
 }
 
-// Begin begins a job, which restores the deltas within sc; b keeps what it reads. With whole, everything
-// is synced: an earlier job of the same restore was cut short. The caller must close the job.
+// Begin begins a job that restores the deltas within sc. b gets the contents that it reads. whole means that an earlier job of
+// the same restore was interrupted, so that everything must be synced. The caller must close the job.
 func (p *Applier) Begin(ctx context.Context, op string, id snap.RestoreID, b *cas.Batch, deltas []diff.Delta, sc relpath.Scope, whole bool) (*Job, error) {
 	root, err := p.Walker.Workspace.Open()
 	if err != nil {
@@ -99,8 +98,8 @@ func (h *Job) Close() {
 	h.root.Close()
 }
 
-// Run does everything, in the order that never stands in its own way:
-// what must go, folders, files, further names of files, folders' own times.
+// Run applies all deltas in this order: removals, folders, files, further names of files, and the times of folders. No step
+// undoes an earlier one.
 func (h *Job) Run() error {
 	steps := []struct {
 		name string
@@ -128,7 +127,7 @@ func (a *job) wrap(err error) error {
 	return workspace.Wrap(errs.Failed, a.op, err)
 }
 
-// failed says at which path err happened.
+// failed adds the path to err.
 func (a *job) failed(path string, err error) error {
 	var e *errs.Error
 	if err == nil || errors.As(err, &e) || workspace.Cancelled(err) {
@@ -148,7 +147,7 @@ func (a *job) changed(path string) error {
 	return snap.Changed(a.op, a.shown(path))
 }
 
-// shown is path in full, as the reader may see it.
+// shown returns the full path in the form that the reader may see.
 func (a *job) shown(path string) string {
 	if d := a.at[path]; d != nil {
 		path = d.Seen()
@@ -162,7 +161,7 @@ func (a *job) note(format string, args ...any) {
 	a.mu.Unlock()
 }
 
-// removeAll removes what is in the way or only in old, deepest first.
+// removeAll removes paths that the new state does not have, and those whose type changes, deepest first.
 func (h *Job) removeAll() error {
 	for i := len(h.deltas) - 1; i >= 0; i-- {
 		d := &h.deltas[i]
@@ -215,8 +214,8 @@ func (h *Job) remove(d *diff.Delta) error {
 	return err
 }
 
-// keepFolder lets a folder stay for what is excluded or mounted in it, and
-// fails if there is anything else.
+// keepFolder keeps a folder that contains only excluded paths and mount points. If it contains anything else, keepFolder
+// returns an error.
 func (h *Job) keepFolder(path string, busy error) error {
 	if busy != unix.EBUSY {
 		dir, err := h.folder(path)
@@ -250,8 +249,7 @@ func (a *job) stay(path string) {
 	a.note("%s stays: it holds excluded or mounted paths, which mulligan does not remove.", a.shown(path))
 }
 
-// makeFolders makes the folders that are only in new, outermost first. Their
-// modes come last: until then nobody else has any business in them.
+// makeFolders makes the new folders, outermost first. They get their modes last: until then no other user may enter them.
 func (h *Job) makeFolders() error {
 	for i := range h.deltas {
 		d := &h.deltas[i]
@@ -284,13 +282,12 @@ func (h *Job) makeFolders() error {
 	return nil
 }
 
-// idle reports whether nothing was, or has to be, done to a folder's own entry.
+// idle reports whether the entry of a folder itself neither was changed nor must be changed.
 func (a *job) idle(d *diff.Delta) bool {
 	return manifest.IsFolder(d.Old) && d.Old.SameMeta(d.New) && !a.touched[d.Path] && !a.whole
 }
 
-// finishFolders gives the folders their modes, owners and times, deepest
-// first, when nothing in them will change any more.
+// finishFolders sets the modes, owners and times of the folders, deepest first, after all changes in them.
 func (a *job) finishFolders() error {
 	for i := len(a.deltas) - 1; i >= 0; i-- {
 		d := &a.deltas[i]

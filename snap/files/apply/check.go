@@ -16,8 +16,8 @@ import (
 	"mulligan/snap/files/workspace"
 )
 
-// CheckAllowed makes sure of everything but stored contents. It returns deltas with what must be
-// made anew because its folder changes hands.
+// CheckAllowed checks everything except stored contents. It returns the deltas with those paths that must be made anew because
+// the owner of their folder changes.
 func (p *Applier) CheckAllowed(ctx context.Context, op string, deltas []diff.Delta, fileOwner rights.FileOwner, base, target *manifest.Manifest, sc relpath.Scope) ([]diff.Delta, error) {
 	if err := p.CheckWays(op, deltas, fileOwner, target); err != nil {
 		return nil, err
@@ -48,8 +48,7 @@ func (p *Applier) checkContents(ctx context.Context, c *diff.Delta, fileOwner ri
 	return ctx.Err()
 }
 
-// contentError is for what is stored of a file and cannot be had: whatever is
-// missing or unreadable there is damage.
+// contentError returns the error for the stored content of a file that cannot be read. It is always damage.
 func contentError(path string, err error) error {
 	if workspace.Cancelled(err) {
 		return err
@@ -61,8 +60,8 @@ func contentError(path string, err error) error {
 		Hint: "choose another checkpoint; mulligan verify says which are whole"}
 }
 
-// checkRoom compares what Commit will write with what the disk has. A batch
-// exists beside the files that it replaces, until they are gone.
+// checkRoom compares the bytes that Commit will write with the free space. A batch of new files exists beside the old ones
+// until it replaces them.
 func (p *Applier) checkRoom(op string, deltas []diff.Delta) error {
 	var grows, writes int64
 	for _, c := range deltas {
@@ -87,14 +86,14 @@ func (p *Applier) checkRoom(op string, deltas []diff.Delta) error {
 	if os.Geteuid() == 0 {
 		free = int64(fs.Bfree) * fs.Bsize
 	}
-	if writes == 0 || need <= free || fs.Blocks == 0 { // no blocks: the filesystem does not say (ramfs)
+	if writes == 0 || need <= free || fs.Blocks == 0 { // without blocks, the filesystem does not report its size (ramfs)
 		return nil
 	}
 	return errs.New(errs.Failed, op, "the restore needs %s on the disk of %s, which has %s left", diff.FormatSize(need), p.Walker.Workspace.Dir, diff.FormatSize(free)).
 		WithHint("free some space there and try again")
 }
 
-// checkGiven refuses what only root could give back, in either direction.
+// checkGiven refuses owners and attributes that only root can restore, in either direction.
 func (p *Applier) checkGiven(op string, deltas []diff.Delta) error {
 	g, err := rights.Self()
 	if err != nil || g.Root {
@@ -108,7 +107,7 @@ func (p *Applier) checkGiven(op string, deltas []diff.Delta) error {
 		}
 		word := g.RefusesChange(c.Old, c.New)
 		if word == "" {
-			word = g.RefusesChange(c.New, c.Old) // an undo must be possible too
+			word = g.RefusesChange(c.New, c.Old) // Undo must be possible too
 		}
 		switch {
 		case word == "":
@@ -129,8 +128,8 @@ func (p *Applier) checkGiven(op string, deltas []diff.Delta) error {
 		WithHint("chown or chgrp it to yourself, exclude it, or protect this app with the host daemon (root); a scope that leaves it out goes back")
 }
 
-// Check makes sure of what Commit and Undo will need: contents that
-// are whole, the right to give files to their owners, folders that may change hands, and room.
+// Check checks everything that Commit and Undo will need: undamaged contents, the right to set owners, folders whose owner may
+// change, and free space.
 func (p *Applier) Check(ctx context.Context, op string, deltas []diff.Delta, base, target *manifest.Manifest, sc relpath.Scope) error {
 	fileOwner := p.FileOwner(base.Root.Uid)
 	deltas, err := p.CheckAllowed(ctx, op, deltas, fileOwner, base, target, sc)

@@ -15,26 +15,25 @@ import (
 	"mulligan/snap/files/relpath"
 )
 
-// Durability of an apply. There are two ways. A sync of the whole filesystem
-// writes a thousand small files in one go, several times as fast as a sync of each
-// would; but it waits for what others have written, too. So it is taken where
-// there is much of ours and little of theirs. Else files are synced by their own
-// descriptors, side by side: syncs that wait at the same time share a commit of
-// the filesystem's journal and a flush of the disk.
+// An apply becomes durable in one of two ways. A sync of the whole filesystem writes a thousand small files at once, several
+// times faster than a sync of each, but it also waits for the writes of other processes. So it is used for many files when
+// other processes have little to write. Otherwise files are synced by their own descriptors in parallel: syncs that wait at the
+// same time share a commit of the filesystem's journal and a flush of the disk.
 
 const (
-	syncers   = 64       // syncs at a time, where as many files may be open: see syncsAtOnce
-	syncsMost = 4096     // more folders than that are synced together with everything else, whatever it takes
-	bulkFiles = 16       // more files than that may be
-	bulkDirty = 64 << 20 // bytes that the whole host has not written yet: up to that it is little
+	syncers   = 64       // parallel syncs, if so many files may be open: see syncsAtOnce
+	syncsMost = 4096     // more folders than this are always synced with one syncfs
+	bulkFiles = 16       // more files than this may be synced with one syncfs
+	bulkDirty = 64 << 20 // limit of the whole host's unwritten bytes for one syncfs
 )
 
-// expect decides how the next n files are made durable.
+// expect decides how the next n files become durable.
 func (a *job) expect(n int) {
 	a.bulk = n > bulkFiles && syncsWhole(a.root.FD()) && dirty() <= bulkDirty
 }
 
-// syncsAtOnce is syncers, or a quarter of the files that this process may have open: each sync has one open.
+// syncsAtOnce returns syncers, or a quarter of the files that this process may have open if that is less. Each sync has a file
+// open.
 func syncsAtOnce() int {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
@@ -43,20 +42,19 @@ func syncsAtOnce() int {
 	return int(max(1, min(syncers, limit.Cur/4)))
 }
 
-// syncsWhole reports whether syncfs makes everything durable on the filesystem
-// behind fd; where that is a process's own work (FUSE) it need not.
+// syncsWhole reports whether syncfs makes everything durable on the filesystem of fd. On FUSE it may not.
 func syncsWhole(fd int) bool {
 	return isOn(fd, unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC, unix.BTRFS_SUPER_MAGIC, unix.TMPFS_MAGIC)
 }
 
-// isOn reports whether what fd stands for is on one of these filesystems.
+// isOn reports whether fd is on one of these filesystems.
 func isOn(fd int, magics ...int64) bool {
 	var st unix.Statfs_t
 	return unix.Fstatfs(fd, &st) == nil && slices.Contains(magics, int64(st.Type))
 }
 
-// dirty is how many bytes the host has in memory that are still to be written to
-// disks; very many where it doesn't say (proc_meminfo(5)).
+// dirty returns how many bytes the host still has to write to disks (proc_meminfo(5)). It returns a very large number if this
+// is unknown.
 func dirty() (bytes int64) {
 	text, err := os.ReadFile("/proc/meminfo")
 	found := 0
@@ -76,16 +74,15 @@ func dirty() (bytes int64) {
 	return bytes
 }
 
-// startWriting asks for an early start of what a sync of f's own will wait for: once
-// all are on their way to the disk, the first one commits the filesystem's journal for the
-// others too. An error does not matter: the sync will meet it again.
+// startWriting starts the write-back of f, for which its sync will wait. When the write-back of all files has started, the
+// first sync commits the filesystem's journal for the others too. Errors are ignored, because the sync returns them again.
 func (a *job) startWriting(f *os.File) {
 	if !a.bulk {
 		unix.SyncFileRange(int(f.Fd()), 0, 0, unix.SYNC_FILE_RANGE_WRITE)
 	}
 }
 
-// makeDurable makes what a batch holds durable.
+// makeDurable makes the contents of a batch durable.
 func (a *job) makeDurable(batch []*staged) error {
 	err := parallel.Each(len(batch), syncsAtOnce(), func(i int) error {
 		f := batch[i].f
@@ -105,8 +102,7 @@ func (a *job) makeDurable(batch []*staged) error {
 	return err
 }
 
-// sync makes names and folders durable, and files of which the meta data alone
-// changed: contents were, as they were written.
+// sync makes names and folders durable, and files whose metadata alone changed. Contents are durable since they were written.
 func (a *job) sync() error {
 	list := a.inPlace
 	for i := range a.deltas {
@@ -119,7 +115,7 @@ func (a *job) sync() error {
 		return a.syncAll()
 	}
 	err := parallel.Each(len(list), syncsAtOnce(), func(i int) error { return a.syncOne(list[i]) })
-	if errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM) { // not ours to open
+	if errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM) { // this process may not open them
 		return a.syncAll()
 	}
 	return err

@@ -15,14 +15,14 @@ import (
 	"mulligan/snap/files/walk"
 )
 
-// Job is one worker of a restore. Several may work side by side, on different paths.
+// Job is a worker of a restore. Several may work in parallel on different paths.
 type Job struct {
 	*job
 	dirPath string // the folder that was last opened
 	dir     *beneath.Root
 }
 
-// folder opens the folder path, which stays open until another one is asked for.
+// folder opens the folder path, which stays open until the next call with another path.
 func (h *Job) folder(path string) (*beneath.Root, error) {
 	if h.dir != nil && h.dirPath == path {
 		return h.dir, nil
@@ -36,8 +36,8 @@ func (h *Job) folder(path string) (*beneath.Root, error) {
 	return dir, nil
 }
 
-// forget closes the folder that was last opened. It must be called when a
-// folder is made or removed: the name may mean another one then.
+// forget closes the folder that was opened last. It must be called after a folder was made or removed, because the path may
+// then refer to another folder.
 func (h *Job) forget() {
 	if h.dir != nil {
 		h.dir.Close() // opened for reading: nothing can be lost
@@ -45,8 +45,8 @@ func (h *Job) forget() {
 	h.dir = nil
 }
 
-// writable opens the folder path to change it. Where mulligand is not root, a
-// folder without the bits gets them for now; finishFolders puts it right.
+// writable opens the folder path for changes. If mulligand is not root, it adds missing permissions of the folder temporarily;
+// finishFolders removes them again.
 func (h *Job) writable(path string) (*beneath.Root, error) {
 	dir, err := h.folder(path)
 	if err != nil || os.Geteuid() == 0 {
@@ -59,7 +59,7 @@ func (h *Job) writable(path string) (*beneath.Root, error) {
 	return dir, err
 }
 
-// look gives what is at path now, content and all, or nil.
+// look returns the present entry at path with its content, or nil.
 func (h *Job) look(path string) (*manifest.Node, inode.Stat, error) {
 	folder, name := relpath.Split(path)
 	dir, err := h.folder(folder)
@@ -82,7 +82,7 @@ func (h *Job) look(path string) (*manifest.Node, inode.Stat, error) {
 	return nil, inode.Stat{}, h.failed(path, err)
 }
 
-// verdict is what a path was found to be.
+// verdict is the state in which a path was found.
 type verdict int
 
 const (
@@ -90,8 +90,8 @@ const (
 	isNew
 )
 
-// judge looks at d's path. Folders are judged by their being folders: their
-// times move with every step of the work.
+// judge compares the path of d with its old and new state. Of a folder it compares only the type, because its time changes with
+// every step of the restore.
 func (h *Job) judge(d *diff.Delta) (verdict, inode.Stat, error) {
 	n, st, err := h.look(d.Path)
 	if err != nil {
@@ -116,7 +116,7 @@ func (h *Job) judge(d *diff.Delta) (verdict, inode.Stat, error) {
 	return 0, st, h.changed(d.Path)
 }
 
-// matches compares what is there with what a manifest says, but for groups.
+// matches reports whether the entry e is as in the manifest entry m, except for hard-link groups.
 func matches(e, m *manifest.Entry) bool {
 	if e == nil || m == nil {
 		return e == nil && m == nil
@@ -127,7 +127,7 @@ func matches(e, m *manifest.Entry) bool {
 	return e.SameBody(m) && e.SameMeta(m)
 }
 
-// sideBySide calls do for 0 to n-1, with several workers.
+// sideBySide calls do for 0 to n-1 with several workers.
 func (h *Job) sideBySide(n int, do func(w *Job, i int) error) error {
 	return parallel.InRuns(n, func() (func(int) error, func()) {
 		w := &Job{job: h.job}

@@ -9,10 +9,9 @@ import (
 	"mulligan/snap/files/manifest"
 )
 
-// setMeta gives the thing behind fd (open with O_PATH or otherwise) the owner,
-// mode, attributes and times of want. It works on descriptors alone: whatever
-// is put at the name meanwhile is not touched. The owner comes first, since a
-// change of owner takes setuid bits and capabilities away.
+// setMeta sets the owner, mode, attributes and times of want on fd, which may be open with O_PATH. It uses only the descriptor,
+// so it never changes another file that gets the name meanwhile. It sets the owner first, because that clears setuid bits and
+// capabilities.
 func setMeta(fd int, want *manifest.Entry) error {
 	st, err := inode.StatAt(fd, "")
 	if err != nil {
@@ -54,8 +53,8 @@ func setMeta(fd int, want *manifest.Entry) error {
 	return setTime(fd, want.Mtime)
 }
 
-// setTime sets the mtime and leaves the atime. A filesystem that does not know how to
-// leave one and says nothing (bindfs) is given both.
+// setTime sets the mtime and keeps the atime. It sets both on a filesystem that silently ignores the request to keep one
+// (bindfs).
 func setTime(fd int, t inode.Time) error {
 	ts := []unix.Timespec{{Nsec: unix.UTIME_OMIT}, t.Spec()}
 	if err := unix.UtimesNanoAt(fd, "", ts, unix.AT_EMPTY_PATH); err != nil {

@@ -16,8 +16,8 @@ import (
 	"mulligan/snap/files/workspace"
 )
 
-// remaker works out what a folder that changes hands takes along: everything in
-// it goes, and is made anew in the new folder.
+// remaker computes what must be made anew because the owner of a folder changes: everything in the folder is removed and made
+// again in the new one.
 type remaker struct {
 	ctx       context.Context
 	old, new  *manifest.Manifest
@@ -25,10 +25,10 @@ type remaker struct {
 	fileOwner rights.FileOwner
 	reader    rights.Reader
 	out       []diff.Delta
-	groups    map[string]bool // hard-link groups of which a name is made anew
+	groups    map[string]bool // hard-link groups with a name that is made anew
 }
 
-// WithRemade gives deltas, from old to new, with all that is in folders that are made anew.
+// WithRemade returns the deltas from old to new, with everything in folders that are made anew.
 func (p *Applier) WithRemade(ctx context.Context, deltas []diff.Delta, old, new *manifest.Manifest, sc relpath.Scope) ([]diff.Delta, error) {
 	r := &remaker{ctx: ctx, old: old, new: new, scoped: len(sc) > 0, fileOwner: p.FileOwner(old.Root.Uid), reader: p.Reader, groups: map[string]bool{}}
 	top := "" // the folder made anew that the last delta was
@@ -51,7 +51,7 @@ func (p *Applier) WithRemade(ctx context.Context, deltas []diff.Delta, old, new 
 	return r.out, r.tieOutside()
 }
 
-// add adds what is at path, and below it, on either side.
+// add adds the deltas of path and everything below it.
 func (r *remaker) add(path, veil string, old, new *manifest.Entry) error {
 	if err := r.ctx.Err(); err != nil {
 		return err
@@ -78,8 +78,7 @@ func (r *remaker) add(path, veil string, old, new *manifest.Entry) error {
 	return manifest.Pairs(a, b, func(name string, x, y *manifest.Entry) error { return r.add(relpath.Join(path, name), veil, x, y) })
 }
 
-// tieOutside has the first name of a file that is made anew linked to a name of that
-// file which stays where it is, if there is one.
+// tieOutside links the first name of a remade file to another name of the same file that stays, if there is one.
 func (r *remaker) tieOutside() error {
 	at := map[string]*diff.Delta{}
 	for i := range r.out {
@@ -101,11 +100,11 @@ func (r *remaker) tieOutside() error {
 	return visit(".", &r.new.Root)
 }
 
-// checkHeld refuses a restore that would give a folder to somebody while it holds what is
-// excluded, or mounted: that stays where it is, and is not for the new owner.
+// checkHeld refuses to change the owner of a folder that contains excluded paths or mount points. These would stay, and the new
+// owner must not get them.
 func (p *Applier) checkHeld(op string, deltas []diff.Delta) error {
 	var root *beneath.Root
-	top := "" // the folder made anew that was met last
+	top := "" // the last remade folder
 	for i := range deltas {
 		if top == "" || !relpath.Within(deltas[i].Path, top) {
 			if top = ""; deltas[i].Remake && manifest.IsFolder(deltas[i].Old) {
@@ -138,11 +137,11 @@ func (p *Applier) heldError(op, path string) error {
 		WithHint("move the excluded paths out of the folder, or ask an administrator to restore its owner and mode; then try again")
 }
 
-// Held names something in the folder path that is excluded or mounted, "" if there is nothing.
+// Held returns an excluded path or mount point in the folder path, "" if there is none.
 func (p *Applier) Held(root *beneath.Root, path string) (string, error) {
 	dir, err := root.OpenDir(path)
 	if err != nil {
-		return "", nil // gone, or no folder any more: the restore itself will meet that
+		return "", nil // the path is no folder any more, which the restore itself will notice
 	}
 	defer dir.Close()
 	names, err := inode.List(dir.FD())
@@ -155,8 +154,8 @@ func (p *Applier) Held(root *beneath.Root, path string) (string, error) {
 	return "", err
 }
 
-// CheckWays refuses to restore something below a folder that is outside of the scope and
-// not the one that the goal has there: what was behind its rights would lie open.
+// CheckWays refuses to restore paths below a folder that is outside of the scope and has other rights than in the goal, because
+// this could make protected files accessible.
 func (p *Applier) CheckWays(op string, deltas []diff.Delta, fileOwner rights.FileOwner, goal *manifest.Manifest) error {
 	if os.Geteuid() != 0 {
 		return nil
@@ -178,9 +177,8 @@ func (p *Applier) CheckWays(op string, deltas []diff.Delta, fileOwner rights.Fil
 	return nil
 }
 
-// aside has do make something in a new folder that only root may enter, and moves it to
-// name in dir when it is complete: until then nobody can open it or put something else in
-// its place.
+// aside calls do with a new folder that only root may enter, and then moves the complete result to name in dir. Until then, no
+// other process can open or replace it.
 func (h *Job) aside(dir *beneath.Root, name string, do func(in *beneath.Root, name string) error) (err error) {
 	bench := h.tmpName()
 	if err := unix.Mkdirat(dir.FD(), bench, 0o700); err != nil {
@@ -209,7 +207,7 @@ func (h *Job) aside(dir *beneath.Root, name string, do func(in *beneath.Root, na
 		err = renameNew(in.FD(), inner, dir.FD(), name)
 	}
 	if err != nil {
-		_ = unix.Unlinkat(in.FD(), inner, 0) // one of them, if it is there: it was never in use
+		_ = unix.Unlinkat(in.FD(), inner, 0) // removes a file or a folder; it was never in use
 		_ = unix.Unlinkat(in.FD(), inner, unix.AT_REMOVEDIR)
 	}
 	return err
@@ -219,16 +217,16 @@ func (a *job) replaced() error {
 	return errs.New(errs.Conflict, a.op, "another process replaced a file during the restore")
 }
 
-// renameNew renames and replaces nothing.
+// renameNew renames, and fails if the new name exists.
 func renameNew(from int, old string, to int, new string) error {
 	err := unix.Renameat2(from, old, to, new, unix.RENAME_NOREPLACE)
-	if err != unix.EINVAL { // some filesystems don't know the flag
+	if err != unix.EINVAL { // some filesystems do not support the flag
 		return err
 	}
 	return unix.Renameat(from, old, to, new)
 }
 
-// make makes the folder name in dir, with mode 0700, and notes which one it is.
+// make makes the folder name in dir with mode 0700, and records its identity.
 func (h *Job) make(dir *beneath.Root, name, path string) error {
 	if os.Geteuid() != 0 {
 		return unix.Mkdirat(dir.FD(), name, 0o700)
@@ -267,8 +265,8 @@ func (a *job) finishFolder(dir *beneath.Root, d *diff.Delta) error {
 	return a.changed(d.Path)
 }
 
-// guard notes the folders on whose way is one that is not the file owner's: what
-// is put there may be behind that folder's rights.
+// guard records the folders below a folder that does not belong to the file owner, because that folder's rights may protect
+// their files.
 func (a *job) guard() {
 	for i := range a.deltas {
 		d := &a.deltas[i]
@@ -280,8 +278,8 @@ func (a *job) guard() {
 	}
 }
 
-// openFolder opens a folder of the workspace. Where its rights, or those of one on the
-// way, may keep somebody out, each is looked at when it is open.
+// openFolder opens a folder of the workspace. If the rights of a folder on the way may exclude a user, it checks each folder
+// after opening it.
 func (a *job) openFolder(path string) (*beneath.Root, error) {
 	if !a.guarded[path] || os.Geteuid() != 0 {
 		return a.root.OpenDir(path)
@@ -307,8 +305,8 @@ func (a *job) openFolder(path string) (*beneath.Root, error) {
 	return dir, err
 }
 
-// isKnown makes sure that the open folder is the one that the apply made at path,
-// or has the rights of the one that was there when it began.
+// isKnown returns an error unless the open folder is the one that this apply made at path, or has the rights that the folder
+// had at the beginning.
 func (a *job) isKnown(dir *beneath.Root, path string) error {
 	d := a.at[path]
 	if d == nil || path == "." {
@@ -329,8 +327,8 @@ func (a *job) isKnown(dir *beneath.Root, path string) error {
 	return a.changed(path)
 }
 
-// remakes reports whether d's folder changes hands: then it is made anew, with
-// everything in it. The workspace folder itself stays: Driver.open judges whose it is.
+// remakes reports whether the owner of d's folder changes, so that the folder is made anew with everything in it. The workspace
+// folder itself is never made anew; opening it checks its owner.
 func remakes(o rights.FileOwner, d *diff.Delta) bool {
 	return os.Geteuid() == 0 && !d.Outside && d.Path != "." && manifest.IsFolder(d.Old) && manifest.IsFolder(d.New) && !o.KeepsFolder(d.Old, d.New)
 }

@@ -24,22 +24,21 @@ import (
 // that. Hence texts only: what has a zero byte or may be executed could be mapped into a process.
 // An apply that comes after a crash knows such a mixture when it meets it (woven).
 
-// rewriteMost is up to how many bytes a file is rewritten in place.
+// rewriteMost is the maximal size in bytes of a file that is rewritten in place.
 const rewriteMost = 64 << 10
 
-// rewritable reports whether nothing that the manifests say speaks against it.
+// rewritable reports whether a file may be rewritten in place, according to the manifests.
 func rewritable(a, b *manifest.Entry) bool {
 	return a != nil && b != nil && a.IsFile() && b.IsFile() && a.Group() == "" && b.Group() == "" && a.Hash != b.Hash &&
 		a.Size > 0 && b.Size > 0 && max(a.Size, b.Size) <= rewriteMost && (a.Mode|b.Mode)&0o6111 == 0
 }
 
-// Overwrites reports whether the filesystem behind fd writes where the old
-// bytes are, so that it needs no room for it.
+// Overwrites reports whether the filesystem of fd overwrites old bytes in place, and so needs no free space for it.
 func Overwrites(fd int) bool {
 	return isOn(fd, unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC, unix.TMPFS_MAGIC)
 }
 
-// rewriteFiles rewrites what can be. placeFiles replaces the rest.
+// rewriteFiles rewrites the files for which this is possible. placeFiles replaces the others.
 func (h *Job) rewriteFiles() error {
 	var list []*diff.Delta
 	for i := range h.deltas {
@@ -66,7 +65,7 @@ func (h *Job) rewriteFiles() error {
 	return nil
 }
 
-// rewrite rewrites d's file, which is still to be synced then. nil: it is not one to be rewritten.
+// rewrite rewrites the file of d and returns it unsynced. It returns nil if the file cannot be rewritten.
 func (h *Job) rewrite(d *diff.Delta) (*os.File, error) {
 	if err := h.ctx.Err(); err != nil {
 		return nil, err
@@ -89,7 +88,7 @@ func (h *Job) rewrite(d *diff.Delta) (*os.File, error) {
 	}
 	f, err := dir.OpenFile(name, unix.O_RDWR, 0)
 	if err != nil {
-		return nil, nil // read-only, or being executed: to be replaced
+		return nil, nil // the file is read-only or being executed, and must be replaced
 	}
 	if err = h.rewriteOpen(f, d, st, text); err == nil && d.Rewritten {
 		return f, nil
@@ -97,7 +96,7 @@ func (h *Job) rewrite(d *diff.Delta) (*os.File, error) {
 	return nil, errors.Join(err, f.Close())
 }
 
-// rewriteOpen rewrites f, which d was judged to be with the stat st.
+// rewriteOpen rewrites f, the file of d, which had the stat st.
 func (h *Job) rewriteOpen(f *os.File, d *diff.Delta, st inode.Stat, text []byte) error {
 	fd := int(f.Fd())
 	now, err := inode.StatAt(fd, "")
@@ -131,7 +130,7 @@ func (h *Job) rewriteOpen(f *os.File, d *diff.Delta, st inode.Stat, text []byte)
 		_, err = f.WriteAt(text, 0)
 	}
 	if err == nil {
-		h.mu.Lock() // hooks are called one at a time
+		h.mu.Lock() // the failpoint must not be called concurrently
 		err = h.p.Failpoint.At("file rewritten")
 		h.mu.Unlock()
 	}
@@ -144,8 +143,7 @@ func (h *Job) rewriteOpen(f *os.File, d *diff.Delta, st inode.Stat, text []byte)
 
 func zeroFree(p []byte) bool { return bytes.IndexByte(p, 0) < 0 }
 
-// HalfRewritten reports whether e can be what a rewriting between a and b left, in
-// either direction, when it was cut short.
+// HalfRewritten reports whether e can be the result of an interrupted rewriting from a to b or back.
 func HalfRewritten(s *cas.Store, e, a, b *manifest.Entry) (bool, error) {
 	if !rewritable(a, b) || !e.IsFile() || e.Group() != "" || e.Size > max(a.Size, b.Size) || !metaBetween(e, []*manifest.Entry{a, b}) {
 		return false, nil
@@ -163,7 +161,7 @@ func HalfRewritten(s *cas.Store, e, a, b *manifest.Entry) (bool, error) {
 	return interleaved(texts[0], texts[1], texts[2]), nil
 }
 
-// interleaved reports whether each block of p is a's or b's.
+// interleaved reports whether each block of p is from a or b.
 func interleaved(p, a, b []byte) bool {
 	const block = 4096
 	for off := 0; off < len(p); off += block {
@@ -175,8 +173,8 @@ func interleaved(p, a, b []byte) bool {
 	return true
 }
 
-// blockOf reports whether part is what text has at off. Behind the text's end are
-// zeros: a power cut can leave a file longer, and the block at its old end unwritten.
+// blockOf reports whether text has part at off, with zeros after its end. A power cut can leave a file longer, with the block
+// at its old end unwritten.
 func blockOf(part, text []byte, off int) bool {
 	text = text[min(off, len(text)):]
 	n := min(len(part), len(text))
