@@ -18,11 +18,10 @@ import (
 	"mulligan/snap/files/workspace"
 )
 
-// baseline reads the whole workspace, and puts into the journal what changed
-// since it was last written.
+// baseline reads the whole workspace, and records in the journal what changed since the journal was last written.
 func (j *Session) baseline(ctx context.Context) error {
 	err := j.readAll(ctx)
-	debug.FreeOSMemory() // the walk needed several times what is kept
+	debug.FreeOSMemory() // the walk used several times the memory that is kept
 	return err
 }
 
@@ -63,7 +62,7 @@ func (j *Session) readAll(ctx context.Context) error {
 	}
 	j.f.Walker.Cache.Forget()
 	j.unsaved = int(l.files)
-	j.patrolAt, j.patrolDone = "", time.Now() // the patrol has been everywhere
+	j.patrolAt, j.patrolDone = "", time.Now() // the patrol need not examine anything now
 	select {
 	case <-j.ready:
 	default:
@@ -72,7 +71,7 @@ func (j *Session) readAll(ctx context.Context) error {
 	return nil
 }
 
-// pruneAll takes out of a new tree what could not be read.
+// pruneAll removes the nodes of a new tree that could not be read.
 func (m *merger) pruneAll(path string, n *manifest.Node) {
 	if len(m.skipped) == 0 {
 		return
@@ -83,8 +82,8 @@ func (m *merger) pruneAll(path string, n *manifest.Node) {
 	}
 }
 
-// join continues the stored journal with the state top: by the changes that
-// lead there, where it is of the same folder and under the same rules.
+// join continues the stored journal with the state top. If the journal is of the same folder and has the same rules, join
+// records the changes from its end to top.
 func (j *Session) join(ctx context.Context, top *manifest.Manifest) error {
 	h := j.f.Journal
 	_, at, about, err := h.Head()
@@ -114,7 +113,7 @@ func (j *Session) join(ctx context.Context, top *manifest.Manifest) error {
 	return h.Begin(fresh, top.Hash, j.f.Walker.Workspace.Exclude.Hash(), id.Ino, gap && !at.IsZero())
 }
 
-// catchUp records what changed while nobody followed.
+// catchUp records the changes that were made while the journal was not written.
 func (j *Session) catchUp(ctx context.Context, old, now *manifest.Manifest) error {
 	deltas, err := diff.Compare(ctx, rights.Reader{}, old, now, nil)
 	if err != nil || len(deltas) == 0 {

@@ -14,13 +14,13 @@ import (
 	"mulligan/snap/files/relpath"
 )
 
-// debounce says how often a path was taken in lately.
+// debounce limits how often a path is read.
 type debounce struct {
-	until time.Time     // not before then, if there is no hurry
-	rest  time.Duration // how long it was to wait the last time
+	until time.Time     // the path is not read before, unless in a hurry
+	rest  time.Duration // the last waiting time
 }
 
-// How long a file that keeps changing waits between two readings.
+// The pauses between two readings of a file that keeps changing.
 const (
 	restFirst = 100 * time.Millisecond
 	restMost  = 10 * time.Second
@@ -69,7 +69,7 @@ func (j *Session) readDirty(ctx context.Context, hurry bool, fresh map[string]bo
 	return err
 }
 
-// postpone puts back the paths that were read a moment ago.
+// postpone moves the paths that were read a moment ago from work back to the dirty set.
 func (j *Session) postpone(work *todo) {
 	now := time.Now()
 	for p := range work.paths {
@@ -84,7 +84,7 @@ func (j *Session) postpone(work *todo) {
 	}
 }
 
-// touched notes that a path was taken in now.
+// touched records that a path is read now.
 func (j *Session) touched(path string) {
 	now, h := time.Now(), j.debounced[path]
 	if h.until.IsZero() || now.Sub(h.until) > 2*h.rest {
@@ -95,7 +95,7 @@ func (j *Session) touched(path string) {
 	j.debounced[path] = h
 }
 
-// announce tells of a batch, once, before it is in the journal.
+// announce reports a batch once, before it is in the journal.
 func (j *Session) announce(work *todo) {
 	if j.notified || j.notify == nil {
 		return
@@ -103,13 +103,13 @@ func (j *Session) announce(work *todo) {
 	j.notified = true
 	mark, _, _, err := j.f.Journal.Head()
 	if err != nil {
-		return // what reads the journal next will say so
+		return // the next reader of the journal gets the error
 	}
 	j.notify(snap.Batch{Before: mark, First: work.first, Last: work.last, Paths: work.some()})
 }
 
-// read looks at the places in work and at fresh, and puts into tree and journal
-// what has changed. failed are the paths that did not hold still.
+// read reads the paths of work and fresh, and records the changes in the tree and the journal. failed has the paths that
+// changed while they were read.
 func (j *Session) read(ctx context.Context, work *todo, fresh map[string]bool) (failed map[string]error, err error) {
 	b := j.f.Store.Begin()
 	defer b.Discard()
@@ -160,7 +160,7 @@ func (j *Session) commit(b *cas.Batch, m *merger, work *todo) error {
 	return j.f.Failpoint.At("journalled")
 }
 
-// open opens the workspace, if it is the one that the journal is of.
+// open opens the workspace, and returns an error if it is not that of the journal.
 func (j *Session) open() (*beneath.Root, error) {
 	root, err := j.f.Walker.Workspace.Open()
 	if err != nil {
@@ -169,7 +169,7 @@ func (j *Session) open() (*beneath.Root, error) {
 	st, err := inode.StatAt(root.FD(), "")
 	switch {
 	case err != nil || j.live == nil || st.ID == j.live.root.ID:
-	case st.ID.Dev != j.live.root.ID.Dev: // unmounted, or mounted over: nothing was deleted
+	case st.ID.Dev != j.live.root.ID.Dev: // the disk was unmounted, or another one mounted: nothing was deleted
 		err = errs.New(errs.Unavailable, "follow files", "%s is on another filesystem than before", j.f.Walker.Workspace.Dir).
 			WithHint("mount the workspace again, or unmount what was mounted on it")
 	default:
@@ -182,7 +182,7 @@ func (j *Session) open() (*beneath.Root, error) {
 	return root, nil
 }
 
-// errReplaced is the finding that another folder is in the workspace's place.
+// errReplaced means that another folder is in the workspace's place.
 var errReplaced = errors.New("the workspace was replaced by another folder")
 
 func (j *Session) looking(ctx context.Context, b *cas.Batch, root *beneath.Root, work *todo, fresh map[string]bool) *observer {
@@ -206,7 +206,7 @@ func (g *observer) collect(work *todo) error {
 		return g.look([]target{{path: ".", deep: true}})
 	}
 	list := g.l.targets(work)
-	for range 100 { // each round goes up a folder
+	for range 100 { // each round moves to the parent folder
 		if err := g.look(list); err != nil {
 			return err
 		}
@@ -218,7 +218,7 @@ func (g *observer) collect(work *todo) error {
 	return g.others()
 }
 
-// more lists the folders that were not there when something in them was looked at.
+// more returns the folders that were found missing when paths in them were read.
 func (g *observer) more() (list []target) {
 	for _, p := range relpath.SortedKeys(g.again) {
 		list = append(list, target{path: p})
@@ -227,8 +227,7 @@ func (g *observer) more() (list []target) {
 	return list
 }
 
-// others looks at the other names of files that changed: their folders have no
-// event for it.
+// others reads the other names of files that changed, because the folders of these names get no event.
 func (g *observer) others() error {
 	seen := map[string]bool{}
 	var t todo
@@ -271,7 +270,7 @@ func with(m map[string]bool, p string) map[string]bool {
 	return m
 }
 
-// collectTies gathers the ties in n and below it.
+// collectTies adds the ties of n and of everything below it.
 func collectTies(n *manifest.Node, out map[string]inode.ID) {
 	if n.LinkKey != "" {
 		out[n.LinkKey] = n.ID
@@ -281,8 +280,7 @@ func collectTies(n *manifest.Node, out map[string]inode.ID) {
 	}
 }
 
-// untied finds names in the tree of files that had no other name when they
-// were read and have one now.
+// untied finds the names in the tree of files that have another name now and had none when they were read.
 func (l *live) untied(ties map[string]inode.ID) {
 	byInode := map[inode.ID]string{}
 	for tie, id := range ties {
@@ -304,7 +302,7 @@ func (l *live) untied(ties map[string]inode.ID) {
 	})
 }
 
-// limits refuses a tree that is too large.
+// limits returns an error if the tree is too large.
 func (j *Session) limits() error {
 	if j.live.files <= j.f.Walker.MaxFiles {
 		return nil

@@ -1,6 +1,5 @@
-// Package follow writes the journal of a workspace while somebody follows it: it keeps the workspace
-// in memory as it was last read, reads what the watcher says has changed, and records the
-// differences. It stands in for a walk while it is current.
+// Package follow writes the journal of a workspace. It keeps the state of the workspace in memory, reads the paths that the
+// watcher reports, and records the differences. While it is current, no walk is necessary.
 package follow
 
 import (
@@ -25,22 +24,22 @@ import (
 	"mulligan/snap/files/workspace"
 )
 
-// Follower writes the journal of a workspace while somebody follows it. Its exported fields are
-// set before it is used. Safe for concurrent use.
+// Follower writes the journal of a workspace while Follow runs. Its exported fields are set before it is used. Safe for
+// concurrent use.
 type Follower struct {
 	Walker   *walk.Walker
 	Store    *cas.Store
 	Journal  *journal.Journal
 	StateDir string                      // for the stat cache and the watcher's own folder
-	AtRest   func(context.Context) error // called when nothing happens, for what is not urgent
+	AtRest   func(context.Context) error // called when nothing changes, for work that is not urgent
 
-	Watch     func(*watch.Options) // adjusts how the workspace is watched; nil: as it is best
-	Log       *slog.Logger         // of what the watcher has to say; nil: none
+	Watch     func(*watch.Options) // adjusts how the workspace is watched; nil means the default
+	Log       *slog.Logger         // for messages of the watcher; nil: none
 	Failpoint failpoint.Hook       // for tests
 
 	follow sync.Mutex // held by Follow
 	mu     sync.Mutex
-	now    *Session // while somebody follows
+	now    *Session // set while Follow runs
 }
 
 const cookiesDir = "watch"
@@ -58,7 +57,7 @@ func (f *Follower) Follow(ctx context.Context, notify func(snap.Batch)) error {
 		return errs.New(errs.Busy, op, "%s is being followed already", dir)
 	}
 	defer f.follow.Unlock()
-	// The cookies of an earlier process would pass for new ones.
+	// Cookies of an earlier process could be taken for new ones.
 	err := os.RemoveAll(opt.CookieDir)
 	if err == nil {
 		j.w, err = watch.New(opt)
@@ -69,7 +68,7 @@ func (f *Follower) Follow(ctx context.Context, notify func(snap.Batch)) error {
 	f.publish(j)
 	run, stop := context.WithCancel(ctx)
 	var watching sync.WaitGroup
-	watching.Go(func() { _ = j.w.Run(run) }) // it fails only when run ends
+	watching.Go(func() { _ = j.w.Run(run) }) // it returns an error only when run ends
 	j.run(ctx)
 	stop()
 	watching.Wait()
@@ -88,7 +87,7 @@ func (f *Follower) publish(j *Session) {
 	f.mu.Unlock()
 }
 
-// Following says how current the journal is.
+// Following returns the state of the journal.
 func (f *Follower) Following() snap.Following {
 	j := f.Session()
 	if j == nil {
@@ -119,8 +118,8 @@ func (f *Follower) current() *Session {
 	}
 }
 
-// Flush waits until every change that was made before, and gave an event, is in the journal. It
-// fails with errs.Unavailable while nobody follows.
+// Flush waits until every earlier change that caused an event is in the journal. The error is of kind errs.Unavailable if
+// Follow is not running.
 func (f *Follower) Flush(ctx context.Context, op string) error {
 	j := f.Session()
 	if j == nil {
@@ -129,9 +128,8 @@ func (f *Follower) Flush(ctx context.Context, op string) error {
 	return j.flush(ctx)
 }
 
-// View returns the workspace as it is, also where events did not tell, as far as how says. What
-// fresh has is read whatever it looks like. b, where not nil, gets the manifest. View fails with
-// ErrEnded if nobody follows.
+// View returns the present state of the workspace. how says how far it looks for changes without an event. The paths of fresh
+// are read even if they look unchanged. b, unless nil, gets the manifest. The error is ErrEnded if Follow is not running.
 func (f *Follower) View(ctx context.Context, b *cas.Batch, how Depth, fresh map[string]bool) (*View, error) {
 	j := f.current()
 	if j == nil {
@@ -140,7 +138,7 @@ func (f *Follower) View(ctx context.Context, b *cas.Batch, how Depth, fresh map[
 	return j.view(ctx, b, how, fresh)
 }
 
-// At returns the manifest of the tree in memory, if that is the state at the mark, else nil.
+// At returns the manifest of the tree in memory if it is the state at the mark, and otherwise nil.
 func (f *Follower) At(ctx context.Context, mark snap.Mark) (m *manifest.Manifest, err error) {
 	j := f.current()
 	if j == nil {
@@ -159,8 +157,7 @@ func (f *Follower) At(ctx context.Context, mark snap.Mark) (m *manifest.Manifest
 	return m, err
 }
 
-// Restoring tells that a restore is under way until done is called. Meanwhile what changes is
-// taken in only for a Flush.
+// Restoring marks a restore as under way until done is called. Meanwhile changes are read only for a Flush.
 func (f *Follower) Restoring() (done func()) {
 	j := f.current()
 	if j == nil {
@@ -170,7 +167,7 @@ func (f *Follower) Restoring() (done func()) {
 	return func() { j.restores.Add(-1) }
 }
 
-// snapshot is what the tree surely knows of some paths: a walk's memory for those who work while it goes on.
+// snapshot has the reliable entries of the tree for some paths. It is the memory of a walk that runs while the tree changes.
 type snapshot map[string]*manifest.Node
 
 // Memory returns the memory for a walk of the deltas' paths.
@@ -206,10 +203,10 @@ func (s snapshot) Find(path string, st inode.Stat, e *manifest.Entry) bool {
 // Add implements walk.Memory.
 func (snapshot) Add(inode.Stat, *manifest.Entry, time.Time) {}
 
-// View is the workspace as it is: its manifest and what is to be said of it.
+// View is the present state of the workspace: its manifest and warnings.
 type View struct {
 	*manifest.Manifest
-	Mark     snap.Mark // in the journal; "": nobody follows
+	Mark     snap.Mark // position in the journal; "" if the journal is not written
 	Files    int64
 	Warnings []string
 }

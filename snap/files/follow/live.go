@@ -17,19 +17,19 @@ import (
 	"mulligan/snap/files/workspace"
 )
 
-// live is the workspace in memory, as it was last read. It belongs to the
-// goroutine of Follow; while that waits for readers, they may look things up.
+// live is the workspace in memory, as it was read last. It belongs to the goroutine of Follow. While that waits for reading
+// workers, these may read it.
 type live struct {
 	root    *manifest.Node
-	names   map[string]map[string]bool // of files that have, or had, several names: paths by tie
-	files   int64                      // how many names there are
-	warn    map[string]bool            // paths at which something is mounted
-	removed []*manifest.Node           // what went last: its other end may come with the next batch
+	names   map[string]map[string]bool // paths of files that have, or had, several names, by tie
+	files   int64                      // number of names
+	warn    map[string]bool            // mount points
+	removed []*manifest.Node           // nodes that were removed last; if they were moved, their new names may come with the next batch
 
-	drafts map[*manifest.Node][]manifest.Entry // of the folders that are hashed and not stored: copies that nobody changes
+	drafts map[*manifest.Node][]manifest.Entry // unchanging copies of the folders that are hashed and not stored
 }
 
-// newLive takes over a tree that was just read.
+// newLive returns the state for a tree that was just read.
 func newLive(root *manifest.Node) *live {
 	l := &live{root: root, names: map[string]map[string]bool{}, warn: map[string]bool{}, drafts: map[*manifest.Node][]manifest.Entry{}}
 	manifest.AssignGroups(root)
@@ -45,7 +45,7 @@ func (l *live) each(n *manifest.Node, path string, do func(string, *manifest.Nod
 	}
 }
 
-// enter notes what must be known of a new name beside the tree.
+// enter records a new name in the indexes beside the tree.
 func (l *live) enter(path string, n *manifest.Node) {
 	l.files++
 	if n.Mount {
@@ -70,7 +70,7 @@ func (l *live) leave(path string, n *manifest.Node) {
 	}
 }
 
-// find gives the node at path, or nil.
+// find returns the node at path, or nil.
 func (l *live) find(path string) *manifest.Node {
 	n, rest := l.reach(path)
 	if rest != "" {
@@ -79,7 +79,7 @@ func (l *live) find(path string) *manifest.Node {
 	return n
 }
 
-// reach goes as far along path as there are nodes, and gives what is left of it.
+// reach returns the deepest node on the way to path, and the rest of the path.
 func (l *live) reach(path string) (n *manifest.Node, rest string) {
 	n = l.root
 	if path == "." {
@@ -96,11 +96,10 @@ func (l *live) reach(path string) (n *manifest.Node, rest string) {
 	return n, ""
 }
 
-// remembered is a tree as a walk's memory: what is in it and surely as it was
-// need not be read.
+// remembered is a tree used as the memory of a walk: entries that are reliably unchanged need not be read.
 type remembered struct {
 	*live
-	since time.Time // when what is looked at began to change
+	since time.Time // when the paths that are read began to change
 
 	index sync.Once
 	files map[inode.ID]*manifest.Node
@@ -114,9 +113,8 @@ func (r *remembered) Find(path string, st inode.Stat, e *manifest.Entry) bool {
 	return n != nil && n.Recall(st, e)
 }
 
-// moved finds a file by its inode. One that is older than what changed, in a
-// place where it was not, came with a folder that was moved: that leaves the
-// files in it as they were. Where it was may have been taken out already.
+// moved finds a file by its inode. If the file is at a new path and is older than the changes, it was moved together with a
+// folder, which does not change it. Its old node may already have been removed from the tree.
 func (r *remembered) moved(id inode.ID) *manifest.Node {
 	r.index.Do(func() {
 		r.files = make(map[inode.ID]*manifest.Node, r.live.files)
@@ -139,13 +137,13 @@ func (r *remembered) moved(id inode.ID) *manifest.Node {
 
 func (*remembered) Add(inode.Stat, *manifest.Entry, time.Time) {}
 
-// seal gives the manifest of the tree as it is; the tree may move on. Nothing is
-// stored: that takes much longer, and few ask for it.
+// seal returns the manifest of the present tree, which may change afterwards. It stores nothing, because that takes much longer
+// and is rarely needed.
 func (l *live) seal(s *cas.Store) *manifest.Manifest {
 	var levels [][]*manifest.Node
 	notStored(l.root, 0, &levels)
 	known := map[snap.Hash][]manifest.Entry{}
-	for _, level := range slices.Backward(levels) { // a folder's hash asks for those below it
+	for _, level := range slices.Backward(levels) { // a folder's hash depends on those of the folders below
 		l.hash(level)
 		for _, n := range level {
 			known[n.Hash] = l.drafts[n]
@@ -154,7 +152,7 @@ func (l *live) seal(s *cas.Store) *manifest.Manifest {
 	return manifest.New(l.root.Entry, manifest.NewFolders(s, known))
 }
 
-// notStored puts the folders that the epoch does not hold into levels, by their depth.
+// notStored adds the folders that the epoch does not have to levels, by their depth.
 func notStored(n *manifest.Node, depth int, levels *[][]*manifest.Node) {
 	if n.HashState == manifest.Stored {
 		return
@@ -170,12 +168,12 @@ func notStored(n *manifest.Node, depth int, levels *[][]*manifest.Node) {
 	}
 }
 
-// hash sets the hashes of folders none of which is in another one.
+// hash sets the hashes of folders, none of which may be below another.
 func (l *live) hash(level []*manifest.Node) {
 	level = slices.Clone(level)
 	level = slices.DeleteFunc(level, func(n *manifest.Node) bool { return n.HashState == manifest.Hashed && l.drafts[n] != nil })
 	drafts := make([][]manifest.Entry, len(level))
-	_ = parallel.InRuns(len(level), func() (func(int) error, func()) { // none of it can fail
+	_ = parallel.InRuns(len(level), func() (func(int) error, func()) { // this cannot fail
 		return func(i int) error {
 			n := level[i]
 			n.Hash, drafts[i] = cas.NodeHash(manifest.EncodeNode(manifest.SortFolder, n.Entries())), n.CopyEntries()
@@ -187,8 +185,7 @@ func (l *live) hash(level []*manifest.Node) {
 	}
 }
 
-// begun notes that an epoch began with the tree as it was sealed last: the store
-// holds all of it now.
+// begun records that an epoch began with the tree that was sealed last. The store now has all of this tree.
 func (l *live) begun() {
 	clear(l.drafts)
 	setStored(l.root)
@@ -206,7 +203,7 @@ func setStored(n *manifest.Node) {
 	}
 }
 
-// mounted says of mount points that they are not captured.
+// mounted returns the warnings for mount points, which are not captured.
 func mountWarnings(dir string, paths []string) []string {
 	var out []string
 	for _, p := range paths {

@@ -15,36 +15,35 @@ import (
 	"mulligan/snap/files/walk"
 )
 
-// observer reads what is at some paths, and leaves alone what is surely as the
-// tree has it.
+// observer reads the entries at some paths. It does not read entries that are reliably as in the tree.
 type observer struct {
 	l     *live
 	s     *walk.Scan
 	root  *beneath.Root
-	fresh map[string]bool // these are read whatever they look like
-	dirty func()          // called before the first thing that changed is read
+	fresh map[string]bool // these are always read
+	dirty func()          // called before the first changed entry is read
 
 	mu      sync.Mutex
 	finds   []observation
 	skipped map[string]error
-	again   map[string]bool // folders that turned out not to be there
+	again   map[string]bool // folders that were found missing
 }
 
-// target is one path to be looked at.
+// target is a path to be read.
 type target struct {
 	path string
 	deep bool
 }
 
-// targets are the paths that t stands for: below what the tree does not know,
-// the first unknown name says everything.
+// targets returns the paths to be read for t. Of a path with folders that the tree does not have, the first of these is read
+// with everything below it.
 func (l *live) targets(t *todo) []target {
 	deep := map[string]bool{}
 	place := func(path string, whole bool) {
 		n, rest := l.reach(path)
 		if rest != "" {
 			path = path[:len(path)-len(rest)]
-			if !n.IsDir() { // a file that was, or will be, a folder
+			if !n.IsDir() { // an entry that was, or will be, a folder
 				path = path[:len(path)-1]
 			} else {
 				first, _ := relpath.Cut(rest)
@@ -78,7 +77,7 @@ func (l *live) targets(t *todo) []target {
 	return kept
 }
 
-// fewPlaces is up to how many places one reader looks at alone.
+// fewPlaces is the maximal number of paths that are read by one worker.
 const fewPlaces = 16
 
 // look reads the targets folder by folder, with several workers if there are many.
@@ -122,7 +121,7 @@ func (g *observer) look(list []target) error {
 	return failed
 }
 
-// group looks at targets of one folder.
+// group reads targets of one folder.
 func (g *observer) group(list []target) error {
 	if list[0].path == "." {
 		return g.top(list[0])
@@ -152,7 +151,7 @@ func (g *observer) group(list []target) error {
 	return nil
 }
 
-// top looks at the workspace folder itself.
+// top reads the entry of the workspace folder itself.
 func (g *observer) top(t target) error {
 	n := &manifest.Node{}
 	if t.deep {
@@ -185,7 +184,7 @@ func (g *observer) skip(path string, err error) {
 	g.mu.Unlock()
 }
 
-// one looks at one name.
+// one reads one name.
 func (g *observer) one(in *beneath.Root, t target, name string) error {
 	old := g.l.find(t.path)
 	st, err := inode.StatAt(in.FD(), name)
@@ -216,8 +215,7 @@ func (g *observer) one(in *beneath.Root, t target, name string) error {
 	return g.folder(in, t, old, n, st)
 }
 
-// excluded sees to it that what is excluded now, as a file, is not in the tree
-// as the folder that it was.
+// excluded removes a former folder from the tree that is a file now and is excluded.
 func (g *observer) excluded(t target, old *manifest.Node) error {
 	if old != nil {
 		g.dirty()
@@ -226,7 +224,7 @@ func (g *observer) excluded(t target, old *manifest.Node) error {
 	return nil
 }
 
-// folder looks at a folder: at its own entry if it is known, else at everything in it.
+// folder reads a folder: only its own entry if the tree has the folder, and otherwise everything in it.
 func (g *observer) folder(in *beneath.Root, t target, old, n *manifest.Node, st inode.Stat) error {
 	if old != nil && old.IsDir() && old.ID == st.ID && !t.deep {
 		dir, err := in.OpenDir(n.Name)

@@ -9,24 +9,24 @@ import (
 	"mulligan/snap/files/relpath"
 )
 
-// observation is what looking at one path told.
+// observation is the result of reading one path.
 type observation struct {
 	path string
-	node *manifest.Node // nil: nothing is there
-	deep bool           // node is a folder read whole, else only its own entry was
+	node *manifest.Node // nil if the path does not exist
+	deep bool           // node is a folder with everything in it; otherwise only its own entry was read
 }
 
-// shallow reports whether the observation is a folder's own entry, and no more of what is in it.
+// shallow reports whether the observation is only the entry of a folder, without its contents.
 func (f *observation) shallow() bool { return f.node != nil && f.node.IsDir() && !f.deep }
 
 // merger applies observations to the tree and records the changes that result, for the journal.
 type merger struct {
 	l       *live
-	skipped map[string]error // paths that could not be read: they stay as they are
+	skipped map[string]error // paths that could not be read, and stay unchanged in the tree
 	records []journal.Record
-	undo    []func()         // takes the tree back, last first
-	tied    map[string]bool  // ties whose names, or contents, may have changed
-	removed []*manifest.Node // what was taken out, with what was below it
+	undo    []func()         // functions that revert the changes of the tree, to be called in reverse order
+	tied    map[string]bool  // ties whose names or contents may have changed
+	removed []*manifest.Node // nodes that were removed, with those below
 }
 
 // apply applies one observation. Its folder must be in the tree.
@@ -38,7 +38,7 @@ func (m *merger) apply(f observation) {
 	dir, name := relpath.Split(f.path)
 	in := m.l.find(dir)
 	if in == nil || !in.IsDir() {
-		return // its folder went meanwhile, with everything in it
+		return // its folder was removed meanwhile, with everything in it
 	}
 	m.reconcile(in, f.path, in.Child(name), f.node, f.deep)
 }
@@ -71,7 +71,7 @@ func (m *merger) reconcile(in *manifest.Node, path string, old, new *manifest.No
 	}
 }
 
-// names compares the kids of two folders.
+// names compares the entries of two folders.
 func (m *merger) names(path string, old, new *manifest.Node) {
 	was, is := slices.Clone(old.Children), new.Children
 	for len(was) > 0 || len(is) > 0 {
@@ -115,12 +115,12 @@ func (m *merger) change(path string, old, new *manifest.Node) {
 	}
 }
 
-// replace puts new in the place of old, both not folders, or one of them not.
+// replace replaces old by new. At most one of them is a folder.
 func (m *merger) replace(in *manifest.Node, path string, old, new *manifest.Node) {
 	m.prune(path, new)
 	new.SetGroup("")
 	if new.LinkKey == old.LinkKey && new.LinkKey != "" {
-		new.SetGroup(old.Group()) // regroup looks at it again
+		new.SetGroup(old.Group()) // regroup examines it again
 	}
 	if !old.IsDir() && old.LinkKey == new.LinkKey && old.Entry.Equal(&new.Entry) {
 		old.ID, old.Ctime, old.Nlink, old.Sure = new.ID, new.Ctime, new.Nlink, new.Sure
@@ -182,7 +182,7 @@ func (m *merger) came(path string, n *manifest.Node) {
 	}
 }
 
-// gone records that n, and everything below it, is there no more.
+// gone records that n and everything below it were removed.
 func (m *merger) gone(path string, n *manifest.Node) {
 	for _, k := range n.Children {
 		m.gone(relpath.Join(path, k.Name), k)
@@ -193,7 +193,7 @@ func (m *merger) gone(path string, n *manifest.Node) {
 	m.record(path, &n.Entry, nil)
 }
 
-// prune takes out of the new node n what could not be read.
+// prune removes from the new node n the entries that could not be read.
 func (m *merger) prune(path string, n *manifest.Node) {
 	if len(m.skipped) == 0 {
 		return
@@ -218,7 +218,7 @@ func (m *merger) record(path string, before, after *manifest.Entry) {
 	m.records = append(m.records, r)
 }
 
-// unseal notes that the folder that path lies in, and those above, are changed.
+// unseal marks the folder of path, and those above it, as changed.
 func (m *merger) unseal(path string) {
 	n := m.l.root
 	n.HashState = manifest.Outdated
@@ -236,7 +236,7 @@ func (m *merger) unseal(path string) {
 	}
 }
 
-// regroup names the hard-link groups anew whose names changed.
+// regroup assigns new names to the hard-link groups whose paths changed.
 func (m *merger) regroup() {
 	for _, tie := range relpath.SortedKeys(m.tied) {
 		paths := relpath.SortedKeys(m.l.names[tie])
@@ -259,12 +259,12 @@ func (m *merger) regroup() {
 	}
 }
 
-// walkOrder compares two paths as a walk meets them: folder by folder.
+// walkOrder compares two paths in the order of a walk: folder by folder.
 func walkOrder(a, b string) int {
 	return slices.Compare(strings.Split(a, "/"), strings.Split(b, "/"))
 }
 
-// revert takes the tree back to before the merge.
+// revert restores the tree to its state before the merge.
 func (m *merger) revert() {
 	for _, u := range slices.Backward(m.undo) {
 		u()

@@ -9,17 +9,16 @@ import (
 	"mulligan/snap/files/relpath"
 )
 
-// The patrol looks for changes that no event told of: stores through a shared
-// mapping, writes through names outside of the workspace, mounts. While nothing
-// else happens it looks at everything, a little at a time, so that nobody waits
-// for it: some milliseconds in half a second.
+// The patrol looks for changes without an event: stores through a shared mapping, writes through names outside of the
+// workspace, and mounts. While nothing else happens it examines the whole workspace in small steps, for some milliseconds in
+// each half second, so that no operation waits for it.
 
 const (
-	PatrolNames = 1000            // at a time
-	PatrolPause = 5 * time.Minute // between two rounds
+	PatrolNames = 1000            // names in a step
+	PatrolPause = 5 * time.Minute // pause between two rounds
 )
 
-// Patrol looks at the next names, and says when to come again.
+// Patrol examines the next names, and returns the pause before the next step.
 func (j *Session) Patrol(ctx context.Context, now time.Time) time.Duration {
 	if left := PatrolPause - now.Sub(j.patrolDone); j.patrolAt == "" && left > 0 {
 		return left
@@ -35,7 +34,7 @@ func (j *Session) Patrol(ctx context.Context, now time.Time) time.Duration {
 	work.seen(now, now)
 	failed, err := j.read(ctx, &work, nil)
 	if err != nil {
-		return IdleAfter // whatever it is, the next Flush meets it as well, and says so
+		return IdleAfter // the next Flush gets and reports the same error
 	}
 	j.notified = false
 	for p := range failed {
@@ -53,8 +52,7 @@ func (j *Session) Patrol(ctx context.Context, now time.Time) time.Duration {
 	return IdleAfter
 }
 
-// after lists up to most paths that come after path in the order of a walk,
-// folder by folder; "" is before all.
+// after returns up to most paths after path in the order of a walk. "" is before all paths.
 func (l *live) after(path string, most int) (out []string) {
 	var visit func(n *manifest.Node, at, rest string)
 	visit = func(n *manifest.Node, at, rest string) {

@@ -8,23 +8,23 @@ import (
 	"mulligan/snap/files/manifest"
 )
 
-// When an epoch is long enough to begin another: its links are read whenever a
-// state in it is asked for, and what they supersede is kept until it is trimmed.
+// An epoch of this length is followed by another one: all its links are read for each state in it, and superseded contents are
+// kept until the epoch is trimmed.
 const (
 	epochRecords = 1024
 	epochLinks   = 64
 	epochBytes   = 16 << 20
-	epochTooLong = 8 // times as long is too long, however much happens
+	epochTooLong = 8 // an epoch of this many times the length is ended even if the workspace is busy
 )
 
-// long reports whether the epoch is that many times long enough.
+// long reports whether the epoch has this many times the length.
 func (j *Session) long(times int) bool {
 	_, _, about, err := j.f.Journal.Head()
 	return err == nil && j.live != nil && (about.Records >= times*epochRecords ||
 		int(about.Last-about.Base) >= times*epochLinks || about.Bytes >= int64(times)*epochBytes)
 }
 
-// Rest does what is not urgent, while nothing happens.
+// Rest does work that is not urgent while nothing changes.
 func (j *Session) Rest(ctx context.Context) {
 	if j.live == nil {
 		return
@@ -39,7 +39,7 @@ func (j *Session) Rest(ctx context.Context) {
 	if err == nil {
 		err = j.save()
 	}
-	j.live.seal(j.f.Store) // so that whoever asks next finds the hashes made
+	j.live.seal(j.f.Store) // so that the hashes are computed before the next request
 	for p, h := range j.debounced {
 		if time.Since(h.until) > 2*h.rest {
 			delete(j.debounced, p)
@@ -50,7 +50,7 @@ func (j *Session) Rest(ctx context.Context) {
 	}
 }
 
-// NewEpoch begins a new epoch with the tree as it is in the journal.
+// NewEpoch begins a new epoch with the state at the end of the journal.
 func (j *Session) NewEpoch() error {
 	b := j.f.Store.Begin()
 	defer b.Discard()
@@ -68,8 +68,7 @@ func (j *Session) NewEpoch() error {
 	return nil
 }
 
-// ReadAgain reads everything anew whose content the store has lost, and forgets
-// which folders it has.
+// ReadAgain reads all files again whose contents the store has lost, and discards the record of stored folders.
 func (j *Session) ReadAgain(ctx context.Context) error {
 	j.live.each(j.live.root, ".", func(_ string, n *manifest.Node) { n.HashState = manifest.Outdated })
 	now := time.Now()

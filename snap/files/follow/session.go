@@ -17,35 +17,35 @@ import (
 	"mulligan/snap/files/workspace"
 )
 
-// Session is one period of following. The goroutine of Follow owns everything above mu; others
-// hand it functions to run (Do).
+// Session is the state of one call of Follow. The goroutine of Follow owns all fields above mu; others give it functions to run
+// (Do).
 type Session struct {
 	f      *Follower
 	w      *watch.Watcher
 	notify func(snap.Batch)
 	calls  chan func()
 
-	live      *live // the tree; nil until the first reading
-	todo      todo  // taken from the watcher and not in the tree yet
+	live      *live // the tree; nil before the baseline
+	todo      todo  // the dirty set: taken from the watcher and not read yet
 	debounced map[string]debounce
-	notified  bool // notify knows that there is something in todo
+	notified  bool // notify was called for the present todo
 	idle      *time.Timer
-	next      *time.Timer // when todo is looked at
+	next      *time.Timer // fires when todo is to be read
 	busy      bool        // the last batch was large
 
-	rested     bool      // what waits for a rest was done since the last change
-	patrolAt   string    // how far the patrol is; "": at the beginning
-	patrolDone time.Time // when the patrol came home
+	rested     bool      // Rest was called since the last change
+	patrolAt   string    // position of the patrol; "" at the beginning
+	patrolDone time.Time // when the patrol completed a round
 
-	unsaved int // how many entries the stat cache on disk lacks
+	unsaved int // number of entries that the stat cache on disk lacks
 
-	restores atomic.Int32 // under way: what they change is looked at when they are done
+	restores atomic.Int32 // number of restores under way; their changes are read when they are done
 
-	ready chan struct{} // closed when there is a baseline
-	ended chan struct{} // closed when nobody answers calls any more
+	ready chan struct{} // closed after the baseline
+	ended chan struct{} // closed when calls are not answered any more
 
 	mu      sync.Mutex
-	trouble error // why the journal is not current, beside what the watcher says
+	trouble error // why the journal is not current, apart from the watcher's state
 	pending int
 }
 
@@ -54,20 +54,20 @@ func newSession(f *Follower, notify func(snap.Batch)) *Session {
 		ready: make(chan struct{}), ended: make(chan struct{})}
 }
 
-// ErrEnded is returned when nobody follows the workspace, or when following ends during a call.
+// ErrEnded is returned if Follow is not running, or ends during a call.
 var ErrEnded = errors.New("the journal is not being written any more")
 
 // Times of the loop.
 const (
 	readSoon    = 5 * time.Millisecond   // from the first event of a small batch to its reading
 	readInStorm = 300 * time.Millisecond // the same in a storm
-	retryAfter  = 200 * time.Millisecond // what did not hold still is looked at again
-	IdleAfter   = 500 * time.Millisecond // without events: time for what is not urgent
-	restWithin  = time.Minute            // what is not urgent waits no longer, even if it is never quiet
-	storm       = 256                    // paths in a batch that make it one
+	retryAfter  = 200 * time.Millisecond // pause before a file that kept changing is read again
+	IdleAfter   = 500 * time.Millisecond // time without events before work that is not urgent
+	restWithin  = time.Minute            // maximal delay of work that is not urgent, even if there are always events
+	storm       = 256                    // number of paths in a batch that makes it a storm
 )
 
-// run does what comes, one thing at a time.
+// run is the loop: it handles one event at a time.
 func (j *Session) run(ctx context.Context) {
 	j.next, j.idle = time.NewTimer(time.Hour), time.NewTimer(IdleAfter)
 	j.next.Stop()
@@ -117,7 +117,7 @@ func (j *Session) Do(ctx context.Context, f func() error) error {
 	return <-done // f has ctx
 }
 
-// background takes in what has changed, but not what keeps changing.
+// background reads changed paths, except those that keep changing.
 func (j *Session) background(ctx context.Context) {
 	if j.restores.Load() > 0 {
 		j.next.Reset(retryAfter)
@@ -135,14 +135,14 @@ func (j *Session) background(ctx context.Context) {
 	}
 }
 
-// fails notes whether the journal is current.
+// fails records err, which says whether the journal is current.
 func (j *Session) fails(err error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.trouble, j.pending = err, j.todo.len()
 }
 
-// state is what Following answers.
+// state returns the answer of Following.
 func (j *Session) state() snap.Following {
 	f := j.w.State()
 	j.mu.Lock()
@@ -161,15 +161,15 @@ func (j *Session) state() snap.Following {
 	return f
 }
 
-// flush takes in everything that changed before it was called and gave an event.
+// flush reads everything that changed before the call and caused an event.
 func (j *Session) flush(ctx context.Context) error {
 	_, err := j.takeIn(ctx, false, func() (map[string]bool, error) { return nil, nil })
 	return err
 }
 
-// takeIn is flush, and reads what more gives, whatever it looks like. more is
-// called in the loop and may put more on the list. What changed in a git repository, or with
-// all every repository, is read again until it is of one moment; busy are those that never held still.
+// takeIn does the same as flush, and always reads the paths that more returns. more is called in the loop and may add to the
+// dirty set. Repositories with changes, or with all every repository, are read again until their state is that of one moment;
+// busy has those that kept changing.
 func (j *Session) takeIn(ctx context.Context, all bool, more func() (map[string]bool, error)) (busy []string, err error) {
 	for until := time.Now().Add(walk.GitPatience); ; {
 		began := time.Now()
@@ -198,7 +198,8 @@ func (j *Session) takeIn(ctx context.Context, all bool, more func() (map[string]
 	}
 }
 
-// takeInOnce is takeIn, and leaves repositories as they are read. touched says that something may have changed in one.
+// takeInOnce does the work of takeIn once, without the repetition for repositories. touched reports whether a repository may
+// have changed.
 func (j *Session) takeInOnce(ctx context.Context, more func() (map[string]bool, error)) (touched bool, err error) {
 	if err := j.w.Barrier(ctx); err != nil {
 		return false, err
@@ -226,8 +227,7 @@ func (j *Session) takeInOnce(ctx context.Context, more func() (map[string]bool, 
 	}
 }
 
-// view seals the tree as it is, also where events did not tell, as far as how says. b, where not nil,
-// gets its manifest.
+// view reads changes, also those without an event as far as how says, and seals the tree. b, unless nil, gets the manifest.
 func (j *Session) view(ctx context.Context, b *cas.Batch, how Depth, fresh map[string]bool) (v *View, err error) {
 	busy, err := j.takeIn(ctx, b != nil, func() (map[string]bool, error) { return j.unseen(ctx, how, fresh) })
 	if err != nil {
@@ -240,7 +240,7 @@ func (j *Session) view(ctx context.Context, b *cas.Batch, how Depth, fresh map[s
 		m := j.live.seal(j.f.Store)
 		if b != nil {
 			err := m.Save(b)
-			if damage(err) { // something is gone from the store: read it again
+			if damage(err) { // the store lost contents, which are read again
 				if err = j.ReadAgain(ctx); err == nil {
 					m = j.live.seal(j.f.Store)
 					err = m.Save(b)
@@ -265,7 +265,7 @@ func damage(err error) bool {
 	return k == errs.Corrupt || k == errs.NotFound
 }
 
-// end gives what is known to the walks that come after.
+// end passes the tree to the walks that follow.
 func (j *Session) end() error {
 	if j.live == nil {
 		return nil
@@ -274,7 +274,7 @@ func (j *Session) end() error {
 	return j.f.Walker.Cache.Save(j.f.StateDir)
 }
 
-// save writes down what spares the next process work, if it is killed.
+// save stores the stat cache, which saves the next process work if this one is killed.
 func (j *Session) save() error {
 	if int64(j.unsaved) <= j.live.files/100 {
 		return nil
@@ -290,8 +290,7 @@ func (j *Session) save() error {
 // is written to all the time.
 const flushPatience = 5 * time.Second
 
-// moving lists the repositories in the tree that are not as they were read, the reading of which
-// began then, and those that are locked.
+// moving returns the repositories in the tree that changed since began, when their reading began, and those that are locked.
 func (j *Session) moving(ctx context.Context, began time.Time) (moved, held []string, err error) {
 	root, err := j.open()
 	if err != nil {

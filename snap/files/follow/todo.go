@@ -7,7 +7,7 @@ import (
 	"mulligan/snap/files/watch"
 )
 
-// todo is what is to be looked at.
+// todo is the set of paths to be read.
 type todo struct {
 	paths, trees map[string]bool
 	all          bool
@@ -16,7 +16,7 @@ type todo struct {
 
 func (t *todo) empty() bool { return !t.all && len(t.paths) == 0 && len(t.trees) == 0 }
 
-// len is how many places are to be looked at.
+// len returns the number of paths to be read.
 func (t *todo) len() int {
 	n := len(t.paths) + len(t.trees)
 	if t.all {
@@ -25,7 +25,7 @@ func (t *todo) len() int {
 	return n
 }
 
-// take adds what a watcher saw.
+// take adds the set of a watcher.
 func (t *todo) take(s watch.Set) {
 	for _, p := range s.Paths {
 		t.path(p)
@@ -37,7 +37,7 @@ func (t *todo) take(s watch.Set) {
 	t.seen(s.First, s.Last)
 }
 
-// add adds what is in u.
+// add adds the paths of u.
 func (t *todo) add(u *todo) {
 	for p := range u.paths {
 		t.path(p)
@@ -72,7 +72,7 @@ func (t *todo) seen(first, last time.Time) {
 	}
 }
 
-// some lists a few of the paths, for a reader.
+// some returns a few of the paths, for messages.
 func (t *todo) some() []string {
 	var out []string
 	for _, m := range []map[string]bool{t.paths, t.trees} {
@@ -86,7 +86,7 @@ func (t *todo) some() []string {
 	return out
 }
 
-// touchesRepository reports whether what is on the list may lie in a repository.
+// touchesRepository reports whether a path of the set may be in a repository.
 func (t *todo) touchesRepository() bool {
 	in := func(p string) bool {
 		return strings.Contains(p, ".git") || strings.Contains(p, "objects") || strings.Contains(p, "refs")

@@ -16,22 +16,21 @@ import (
 	"mulligan/snap/files/walk"
 )
 
-// Some changes give no event in the workspace's folders: a new name outside of
-// it for a file, a write through such a name, or through one inside that is gone
-// before it is looked at, a store to a page that a process has mapped. What is captured by hand or for a restore, and a restore's proof,
-// does not rest on events alone. A Flush, and so the checkpoint of a turn, does.
+// Some changes cause no event in the workspace's folders: a new name of a file outside of the workspace, a write through such a
+// name or through one inside that is removed before it is read, and a store to a mapped page. Captures by hand or for a
+// restore, and the proof of a restore, do not depend on events alone. A Flush does, and so the checkpoint of a turn.
 
 // Depth is how far a view goes beyond events. Each step includes those before it.
 type Depth int
 
 const (
 	CheckNames  Depth = iota // compare the stat of files that have names outside of the workspace
-	CheckStores              // read again what a process has mapped to write to it: a second store to a page shows in no stat
-	CheckAll                 // compare the stat of every name but folders, on FUSE of these too: only that finds a new name outside
+	CheckStores              // read files again that a process has mapped for writing, because a second store to a page does not change the stat
+	CheckAll                 // compare the stat of every file, and on FUSE of every folder too: only this finds a new name outside
 )
 
-// unseen puts on the list what events may have missed, and gives fresh with
-// what must be read whatever it looks like.
+// unseen adds paths that may have changed without an event to the dirty set, and returns fresh with the paths that must always
+// be read.
 func (j *Session) unseen(ctx context.Context, how Depth, fresh map[string]bool) (map[string]bool, error) {
 	if j.live == nil {
 		return fresh, nil
@@ -48,7 +47,7 @@ func (j *Session) unseen(ctx context.Context, how Depth, fresh map[string]bool) 
 	}
 	root, err := j.open()
 	if errors.Is(err, errReplaced) {
-		j.live = nil // all of it is read anew
+		j.live = nil // everything is read again
 		return fresh, nil
 	}
 	if err != nil {
@@ -69,7 +68,7 @@ func (j *Session) unseen(ctx context.Context, how Depth, fresh map[string]bool) 
 	return fresh, err
 }
 
-// withMapped gives fresh with the files that a process may be writing to through a mapping.
+// withMapped returns fresh with the files that a process may be writing to through a mapping.
 func (l *live) withMapped(fresh map[string]bool) map[string]bool {
 	inodes := walk.MappedToWrite(l.root.ID.Dev)
 	if len(inodes) == 0 {
@@ -82,7 +81,7 @@ func (l *live) withMapped(fresh map[string]bool) map[string]bool {
 	return fresh
 }
 
-// filesOf gives the paths below n of files with these inode numbers.
+// filesOf returns the paths below n of files with these inode numbers.
 func filesOf(n *manifest.Node, inodes map[uint64]bool) (out []string) {
 	for _, k := range n.Children {
 		if k.IsFile() && inodes[k.ID.Ino] {
@@ -95,13 +94,13 @@ func filesOf(n *manifest.Node, inodes map[uint64]bool) (out []string) {
 	return out
 }
 
-// named is some of the names in a folder.
+// named has some names of a folder.
 type named struct {
 	path  string // of the folder
 	names []*manifest.Node
 }
 
-// namedOutside lists the files that have more names than the tree knows.
+// namedOutside returns the files that have more names than the tree has.
 func (l *live) namedOutside() (out []named) {
 	for _, paths := range l.names {
 		for p := range paths {
@@ -121,7 +120,7 @@ func servedByProgram(root *beneath.Root) bool {
 	return unix.Fstatfs(root.FD(), &st) == nil && st.Type == unix.FUSE_SUPER_MAGIC
 }
 
-// withFolders adds to t the folders that its paths lie in.
+// withFolders adds to t the folders of its paths.
 func (t *todo) withFolders() {
 	for _, m := range []map[string]bool{maps.Clone(t.paths), t.trees} {
 		for p := range m {
@@ -133,7 +132,7 @@ func (t *todo) withFolders() {
 	}
 }
 
-// allNames lists all names, with folders or without: of these, events tell.
+// allNames returns all names, with or without folders, whose changes cause events.
 func (l *live) allNames(folders bool) (out []named) {
 	var visit func(path string, n *manifest.Node)
 	visit = func(path string, n *manifest.Node) {
@@ -154,7 +153,7 @@ func (l *live) allNames(folders bool) (out []named) {
 	return out
 }
 
-// strays gives the paths in list whose stat is not surely as the tree has it.
+// strays returns the paths in list whose stat is not reliably as in the tree.
 func strays(ctx context.Context, root *beneath.Root, list []named) (out []string, err error) {
 	found := make([][]string, len(list))
 	err = parallel.InRuns(len(list), func() (func(int) error, func()) {
@@ -172,7 +171,7 @@ func strays(ctx context.Context, root *beneath.Root, list []named) (out []string
 func (f named) strays(root *beneath.Root) (out []string) {
 	dir, err := root.OpenDir(f.path)
 	if err != nil {
-		return []string{f.path} // whoever looks there says why
+		return []string{f.path} // reading this path returns the error
 	}
 	defer dir.Close()
 	fd := dir.FD()

@@ -9,8 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// folder is a watched folder. Its path is where it was when the events that
-// have been read so far were made.
+// folder is a watched folder. Its path is that at the time of the events that were read so far.
 type folder struct {
 	parent *folder // nil: the workspace itself
 	name   string
@@ -37,15 +36,14 @@ func join(dir, name string) string {
 	return dir + "/" + name
 }
 
-// place is a name in a folder that may be a folder itself.
+// place is a name in a folder that may be that of a folder.
 type place struct {
 	in   *folder
 	name string
 }
 
-// probe watches what is at that name if it is a folder of the workspace, and
-// puts the folders in it on the list of what is to be probed. What was known
-// under the name is forgotten first.
+// probe watches the entry with this name if it is a folder of the workspace, and adds the folders in it to the list of places
+// to probe. It first forgets the former entry of this name.
 func (s *session) probe(in *folder, name string) error {
 	if in.gone {
 		return nil
@@ -66,13 +64,13 @@ func (s *session) probe(in *folder, name string) error {
 	if err := s.add(f, dir); err != nil || f.gone {
 		return err
 	}
-	if s.ready { // until then, All is what it comes to
+	if s.ready { // until then, All is reported anyway
 		s.w.markTree(path)
 	}
 	return s.list(f, dir)
 }
 
-// probed tells an error that says something about the name from one of the watcher.
+// probed distinguishes an error about the name from one of the watcher.
 func probed(err error) error {
 	for _, is := range []error{unix.ENOENT, unix.ENOTDIR, unix.ELOOP, unix.EXDEV, unix.EACCES, unix.EPERM, unix.ESTALE, unix.EIO} {
 		if errors.Is(err, is) {
@@ -82,8 +80,7 @@ func probed(err error) error {
 	return err
 }
 
-// add gives f, which is open as dir, a watch. Where none is left f is not
-// watched, which shows in s.missing.
+// add watches f, which is open as dir. If no watch is left, f is not watched, and s.missing is set.
 func (s *session) add(f *folder, dir *os.File) error {
 	fd := int(dir.Fd())
 	var st unix.Stat_t
@@ -92,10 +89,10 @@ func (s *session) add(f *folder, dir *os.File) error {
 	}
 	f.inode = inode{st.Dev, st.Ino}
 	if old := s.inodes[f.inode]; old != nil {
-		// It was moved here, and the event that says so is still to come. The
-		// kernel has one watch per inode: it would give the old one again.
+		// The folder was moved here, and the event of the move has not been read yet. The kernel has one watch per inode, so it would
+		// return the old one.
 		s.drop(old)
-		if f.parent != nil && f.parent.gone { // so was what it lies in: from below it
+		if f.parent != nil && f.parent.gone { // its parent was dropped too, beginning with the folders below
 			f.gone = true
 			return nil
 		}
@@ -118,8 +115,8 @@ func (s *session) add(f *folder, dir *os.File) error {
 	return nil
 }
 
-// list puts the folders in f, which is open as dir, on the list. It comes after
-// f has its watch: what is made later is an event.
+// list adds the folders in f, which is open as dir, to the list of places to probe. f must be watched already, so that later
+// folders cause an event.
 func (s *session) list(f *folder, dir *os.File) error {
 	names, err := subfolders(int(dir.Fd()), s.buf)
 	for _, name := range names {
@@ -151,7 +148,7 @@ func (s *session) forget(f *folder) {
 	f.kids = nil
 }
 
-// subfolders names what may be a folder in the folder behind fd.
+// subfolders returns the names in the folder fd that may be those of folders.
 func subfolders(fd int, buf []byte) ([]string, error) {
 	var names []string
 	for {

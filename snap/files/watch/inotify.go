@@ -31,7 +31,7 @@ type event struct {
 	name  string
 }
 
-// The events of a watched folder, grouped by what they tell.
+// The events of a watched folder, grouped by their meaning.
 const (
 	created = unix.IN_CREATE | unix.IN_MOVED_TO
 	removed = unix.IN_DELETE | unix.IN_DELETE_SELF
@@ -42,7 +42,7 @@ const (
 
 func (e event) has(mask uint32) bool { return e.mask&mask != 0 }
 
-// ahead is how many events are read from the kernel before they are handled.
+// ahead bounds the events that are read from the kernel before they are handled.
 const ahead = 4096
 
 // newInotify opens a queue. The caller must close it.
@@ -68,7 +68,7 @@ func (q *inotify) remove(watch int) { _, _ = unix.InotifyRmWatch(q.fd, uint32(wa
 func (q *inotify) close() {
 	if q != nil {
 		close(q.done)
-		_ = q.file.Close() // read ends
+		_ = q.file.Close() // this ends read
 	}
 }
 

@@ -9,14 +9,13 @@ import (
 	"mulligan/snap"
 )
 
-// identity tells one folder from another that takes its place.
+// identity distinguishes a folder from another one at the same path.
 type identity struct {
 	dev, ino, mount uint64
 }
 
-// identify asks which folder is at the path dir now. A link as its last
-// component is no folder; one before it leads wherever the daemon's own
-// configuration would have led.
+// identify returns the identity of the folder at the path dir. The last component must not be a link. Links before it are
+// followed, as in the daemon's own configuration.
 func identify(dir string) (identity, error) {
 	return statx(unix.AT_FDCWD, dir, unix.AT_SYMLINK_NOFOLLOW)
 }
@@ -33,13 +32,12 @@ func statx(fd int, path string, flags int) (identity, error) {
 	return identity{unix.Mkdev(st.Dev_major, st.Dev_minor), st.Ino, st.Mnt_id}, nil
 }
 
-// errAway is why a session ends whose root is no longer at its path.
+// errAway ends a session whose root is no longer at its path.
 var errAway = errors.New("the workspace is not where it was")
 
-// accepts says whether now may take the place of the root that was watched
-// before: another folder on the same filesystem may (it was removed and made
-// anew), one on another filesystem may not. That is a disk which was unmounted,
-// or mounted over it, and to follow it would record that everything was deleted.
+// accepts reports whether the folder now may replace the root that was watched before. A folder on the same filesystem may: the
+// old one was removed and made again. A folder on another filesystem may not: a disk was unmounted, or mounted over it, and the
+// journal would record that everything was deleted.
 func (id identity) accepts(dir string, now identity) error {
 	if id == (identity{}) || id.dev == now.dev {
 		return nil
@@ -48,7 +46,7 @@ func (id identity) accepts(dir string, now identity) error {
 		WithHint("mount the workspace again, or unmount what was mounted on it")
 }
 
-// trouble is the state of a watcher whose session ended with err.
+// trouble returns the state of a watcher whose session ended with err.
 func trouble(dir string, err error) snap.Following {
 	f := snap.Following{State: snap.Degraded, Detail: "cannot watch " + dir, Remedy: errs.HintOf(err)}
 	switch {
@@ -72,7 +70,7 @@ func trouble(dir string, err error) snap.Following {
 	return f
 }
 
-// limited is the state of a watcher that has a watch for some folders only.
+// limited returns the state of a watcher that has watches for some folders only.
 func limited(dir string) snap.Following {
 	return snap.Following{
 		State:  snap.Degraded,

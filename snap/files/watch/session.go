@@ -13,8 +13,7 @@ import (
 	"mulligan/snap/beneath"
 )
 
-// session is one stretch of watching, from setting all watches to the first
-// trouble. Everything in it belongs to one goroutine, but for over.
+// session is a period of watching, from the first watch to the first error. All its fields except over belong to one goroutine.
 type session struct {
 	w     *Watcher
 	queue *inotify
@@ -24,16 +23,16 @@ type session struct {
 
 	top     *folder
 	ids     map[int]*folder   // watched, by the watch's number
-	inodes  map[inode]*folder // the same
+	inodes  map[inode]*folder // by inode
 	cookies int               // the watch of the cookies' folder
 	buf     []byte            // for lists of names
-	todo    []place           // may be folders without a watch; the last is next
-	missing *folder           // one that there was no watch for
+	todo    []place           // places that may be folders without a watch; the last is probed next
+	missing *folder           // a folder for which there was no watch
 	ready   bool              // todo was empty once
 	short   bool              // and there were not enough watches
 }
 
-// Why a session ends, beside errors of the system and errAway.
+// Errors that end a session, beside those of the system and errAway.
 var (
 	errOverflow = errors.New("events were lost")
 	errEnded    = errors.New("the events ended")
@@ -106,7 +105,7 @@ func (s *session) close() {
 	_ = s.root.Close()
 }
 
-// run handles events and, when none is waiting, sets a watch.
+// run handles events, and sets a watch whenever no event is waiting.
 func (s *session) run(ctx context.Context) error {
 	tick := time.NewTicker(s.w.every)
 	defer tick.Stop()
@@ -141,7 +140,7 @@ func (s *session) run(ctx context.Context) error {
 	}
 }
 
-// events returns the queue's events, or with Options.Queue what is left of them.
+// events returns the queue's events. With Options.Queue, some of them are lost.
 func (s *session) events() (<-chan event, <-chan struct{}) {
 	if s.w.opt.Queue == 0 {
 		return s.queue.events, nil
@@ -168,12 +167,12 @@ func (s *session) events() (<-chan event, <-chan struct{}) {
 	return some, lost
 }
 
-// next sets the watch of one folder of the list.
+// next probes the next place of the list.
 func (s *session) next() error {
 	p := s.todo[len(s.todo)-1]
 	s.todo = s.todo[:len(s.todo)-1]
 	if p.in.kids[p.name] != nil {
-		return nil // an event was faster
+		return nil // an event has already changed the list
 	}
 	return s.probe(p.in, p.name)
 }
@@ -190,8 +189,7 @@ func (s *session) reportProbed() {
 	}
 }
 
-// check asks whether the root is still at its path, and whether a watch that
-// was missing can be had by now.
+// check checks that the root is still at its path, and tries to get a watch that was missing.
 func (s *session) check() error {
 	if now, err := identify(s.w.opt.Dir); err != nil || now != s.id {
 		return errAway
@@ -201,7 +199,7 @@ func (s *session) check() error {
 	}
 	dir, err := s.root.OpenFile(s.missing.path(), unix.O_RDONLY|unix.O_DIRECTORY, 0)
 	if err != nil {
-		return errRoom // it is gone; what else there was no watch for, a new session finds
+		return errRoom // the folder is gone; a new session finds other folders without a watch
 	}
 	defer dir.Close()
 	if _, err := s.queue.add(int(dir.Fd())); errors.Is(err, unix.ENOSPC) {
@@ -210,26 +208,25 @@ func (s *session) check() error {
 	return errRoom
 }
 
-// handle takes one event in. The kernel gives them in order.
+// handle handles an event. The kernel returns events in order.
 func (s *session) handle(e event) error {
 	f := s.ids[e.watch]
 	switch {
 	case e.has(unix.IN_Q_OVERFLOW):
 		return errOverflow
 	case e.has(unix.IN_IGNORED):
-		return nil // the watch has ended: the event before this one said why
+		return nil // the watch has ended, as the previous event said
 	case e.watch == s.cookies:
 		return s.cookie(e)
 	case f == nil:
-		return nil // of a folder that was dropped
+		return nil // the event is of a folder that was dropped
 	case e.name == "":
 		return s.self(f, e)
 	}
 	return s.entry(f, e)
 }
 
-// cookie lets the Barrier through that made it: nothing is left to be done for
-// what happened before.
+// cookie ends the wait of the Barrier that made it, because all earlier events were handled.
 func (s *session) cookie(e event) error {
 	switch {
 	case e.name == "" && e.has(removed|renamed):
@@ -245,7 +242,7 @@ func (s *session) cookie(e event) error {
 	if err := s.check(); err != nil {
 		return err
 	}
-	s.reportProbed() // where there was no watch for one of them, All is said first
+	s.reportProbed() // if a folder has no watch, All is reported first
 	s.w.seen(e.name)
 	return nil
 }
@@ -260,7 +257,7 @@ func (s *session) self(f *folder, e event) error {
 		return nil
 	}
 	switch {
-	case e.has(removed): // its parent says the rest
+	case e.has(removed): // an event of its parent follows
 		s.drop(f)
 	case e.has(renamed):
 		in, name := f.parent, f.name
@@ -277,7 +274,7 @@ func (s *session) entry(f *folder, e event) error {
 	known := f.kids[name] != nil
 	s.report(path, known)
 	if e.has(created | removed | renamed) {
-		s.report(f.path(), true) // its list of names, and its time
+		s.report(f.path(), true) // the folder's list of names and its time changed
 	}
 	switch {
 	case e.has(created), !known && e.has(chmod), known && e.has(removed|renamed):
@@ -286,15 +283,14 @@ func (s *session) entry(f *folder, e event) error {
 	return nil
 }
 
-// report puts a path into the set unless it is excluded.
+// report adds a path to the set unless the path is excluded.
 func (s *session) report(path string, isDir bool) {
 	if !s.w.marked(path) && !s.excluded(path, isDir) {
 		s.w.mark(path)
 	}
 }
 
-// excluded asks the caller. Of a path that it excludes as a folder only, it
-// must be known whether it is one.
+// excluded asks Options.Exclude. If that excludes the path only as a folder, excluded finds out whether it is one.
 func (s *session) excluded(path string, isDir bool) bool {
 	exclude := s.w.opt.Exclude
 	if path == "." || exclude == nil {

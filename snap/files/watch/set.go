@@ -6,27 +6,24 @@ import (
 	"time"
 )
 
-// Set is what may have changed since it was last taken. It is a hint: a path in
-// it may be as it was, and need not be there at all.
+// Set is the set of paths that may have changed since the last Take. It is a hint: a path may be unchanged, or may not exist.
 type Set struct {
 	// Paths are relative to the workspace, of raw bytes, sorted; "." is the
 	// workspace itself. A folder among them means its own entry and its list of
 	// names, not what lies below it.
 	Paths []string
-	// Subtrees are folders that are new here: they are to be walked whole. No
-	// path, and no subtree, lies below another subtree.
+	// Subtrees are new folders, which must be walked. No path and no subtree is below another subtree.
 	Subtrees []string
-	// All: everything is to be walked; there are no Paths and Subtrees then.
+	// All means that the whole workspace must be walked; Paths and Subtrees are then empty.
 	All bool
-	// First and Last are when the set's first and last change were seen.
+	// First and Last are the times of the set's first and last change.
 	First, Last time.Time
 }
 
-// Empty reports whether there is nothing to look at.
+// Empty reports whether the set is empty.
 func (s Set) Empty() bool { return !s.All && len(s.Paths) == 0 && len(s.Subtrees) == 0 }
 
-// maxPaths is how many paths a set names before it says All instead: nobody may
-// fill the daemon's memory with names.
+// maxPaths bounds the paths of a set, so that a workspace cannot fill the daemon's memory. A larger set becomes All.
 const maxPaths = 200_000
 
 // set is a Set that is being filled.
@@ -86,10 +83,10 @@ func (s *set) add(m *map[string]struct{}, path string) {
 	}
 }
 
-// fill makes it All.
+// fill turns the set into All.
 func (s *set) fill() { s.all, s.paths, s.trees = true, nil, nil }
 
-// mark says that path's own entry changed.
+// mark records that the entry of path changed.
 func (w *Watcher) mark(path string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -99,7 +96,7 @@ func (w *Watcher) mark(path string) {
 	w.changed()
 }
 
-// marked reports whether mark(path) would add nothing.
+// marked reports whether mark(path) would change nothing.
 func (w *Watcher) marked(path string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -110,7 +107,7 @@ func (w *Watcher) marked(path string) bool {
 	return there
 }
 
-// markTree says that path is to be walked whole.
+// markTree records that path must be walked with everything below it.
 func (w *Watcher) markTree(path string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -126,7 +123,7 @@ func (w *Watcher) everything() {
 	w.changed()
 }
 
-// changed notes the time and gives the token. The caller holds w.mu.
+// changed records the time and wakes the reader. The caller must hold w.mu.
 func (w *Watcher) changed() {
 	w.set.last = time.Now()
 	if w.set.first.IsZero() {
@@ -138,7 +135,7 @@ func (w *Watcher) changed() {
 	}
 }
 
-// Take gives what is in the set and empties it.
+// Take returns the set and empties it.
 func (w *Watcher) Take() Set {
 	w.mu.Lock()
 	taken := w.set

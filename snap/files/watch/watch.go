@@ -1,7 +1,5 @@
-// Package watch tells which paths of a workspace have changed. It watches
-// every folder of it and fills a deduplicated set of dirty paths, which
-// somebody else takes, and reads, in their own time: the set says where to
-// look, never what is there.
+// Package watch finds out which paths of a workspace have changed. It watches every folder of the workspace and fills a set of
+// dirty paths, which the caller takes at any time. The set says only which paths to read, and not what changed.
 //
 //	w, _ := watch.New(watch.Options{Dir: "/srv/shop", CookieDir: "/var/lib/…/watch"})
 //	go w.Run(ctx)
@@ -9,10 +7,9 @@
 //		look(w.Take())
 //	}
 //
-// Whatever is lost (a full queue, a root that was away, no watches left) is
-// made good by [Set].All: everything is to be looked at. What no event exists
-// for at all is listed in DESIGN.md: stores through a mapping (mmap), writes
-// through another name of the same file, and mounts.
+// If events are lost (a full queue, a missing root, no watches left), [Set].All makes the caller read everything. DESIGN.md
+// lists the changes without an event: stores through a mapping (mmap), writes through another name of the same file, and
+// mounts.
 package watch
 
 import (
@@ -31,15 +28,14 @@ import (
 // Options say what to watch.
 type Options struct {
 	Dir string // the workspace: absolute, no symbolic links in it
-	// CookieDir is a folder of the daemon's own, for this watcher alone. It is
-	// made where it is missing. On a tmpfs a Barrier waits for no disk.
+	// CookieDir is a folder of the daemon for this watcher alone. It is made if it is missing. On a tmpfs, a Barrier does not wait
+	// for a disk.
 	CookieDir string
-	// Exclude, where set, says what is neither watched nor reported. isDir is
-	// known of folders that are there; of what is gone it is false. It is
-	// called from one goroutine.
+	// Exclude, unless nil, reports which paths are neither watched nor reported. isDir is true for an existing folder, and false
+	// for a path that does not exist. It is called from one goroutine.
 	Exclude func(rel string, isDir bool) bool
-	// Queue limits how many events wait between the kernel's queue and the set,
-	// and loses those that are too many. 0 loses none here. For tests.
+	// Queue limits the events that wait between the kernel's queue and the set; further ones are lost. 0 means no limit. For
+	// tests.
 	Queue int
 	Log   *slog.Logger // nil: none
 }
@@ -48,23 +44,23 @@ type Options struct {
 type Watcher struct {
 	opt   Options
 	dirty chan struct{} // a token while the set is not empty
-	turn  chan struct{} // held by the one Barrier that is under way
-	poke  chan struct{} // a token: look at once whether the root is there
+	turn  chan struct{} // held by the Barrier that is under way
+	poke  chan struct{} // a token makes the watcher check at once whether the root exists
 
 	every, pause time.Duration // how often the root is checked; the shortest rest after trouble
 
 	mu      sync.Mutex
 	set     set
 	state   snap.Following // without Pending
-	session *session       // that is watching the whole workspace, or nil
-	home    identity       // of the root that was watched last; zero: none yet
+	session *session       // the session that watches the whole workspace, or nil
+	home    identity       // identity of the root that was watched last; zero before the first one
 	cookie  uint64         // the name of the newest cookie
-	ack     chan struct{}  // closed when that one was seen
+	ack     chan struct{}  // closed when this cookie was seen
 }
 
 const cookiesDir = "cookies"
 
-// New makes a watcher and its CookieDir. Kinds: errs.Invalid, errs.Failed.
+// New returns a watcher, and makes its CookieDir. Errors are of kind errs.Invalid or errs.Failed.
 func New(o Options) (*Watcher, error) {
 	const op = "watch files"
 	for _, p := range []string{o.Dir, o.CookieDir} {
@@ -90,8 +86,8 @@ func New(o Options) (*Watcher, error) {
 	}, nil
 }
 
-// Run watches until ctx ends, and then returns its error. Whatever goes wrong
-// meanwhile is mended as soon as it can be, shows in State, and leaves All in the set.
+// Run watches until ctx ends, and then returns its error. After other errors it tries again; they show in State, and the set
+// becomes All.
 func (w *Watcher) Run(ctx context.Context) error {
 	rest := w.pause
 	for {
@@ -113,7 +109,7 @@ func (w *Watcher) Run(ctx context.Context) error {
 	}
 }
 
-// watch runs one session. Whyever it ends, all is to be looked at.
+// watch runs a session. After its end the set becomes All.
 func (w *Watcher) watch(ctx context.Context) {
 	s, err := w.begin()
 	if err == nil {
@@ -134,7 +130,7 @@ func (w *Watcher) watch(ctx context.Context) {
 	}
 }
 
-// whole is called by a session when each folder has its watch, or none can be had.
+// whole is called by a session when each folder is watched, or when no watches are left.
 func (w *Watcher) whole(s *session, f snap.Following) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -145,10 +141,10 @@ func (w *Watcher) whole(s *session, f snap.Following) {
 	w.everything()
 }
 
-// Dirty gives a token whenever the set became non-empty.
+// Dirty returns a channel that gets a token whenever the set becomes non-empty.
 func (w *Watcher) Dirty() <-chan struct{} { return w.dirty }
 
-// State says how well the watcher keeps up. Pending is the size of the set.
+// State returns the state of the watcher. Pending is the size of the set.
 func (w *Watcher) State() snap.Following {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -157,10 +153,8 @@ func (w *Watcher) State() snap.Following {
 	return f
 }
 
-// Barrier returns nil when every change that was made before the call is in
-// the set, or was taken already. While the watcher cannot know, that is All.
-// It fails with errs.Unavailable when the workspace is not there, and with
-// ctx's error when that ends first.
+// Barrier waits until every change before the call is in the set or was taken. If the watcher cannot know, the set becomes All.
+// The error is of kind errs.Unavailable if the workspace does not exist, and ctx's error if ctx ends first.
 func (w *Watcher) Barrier(ctx context.Context) error {
 	const op = "wait for changes"
 	select {
@@ -183,8 +177,7 @@ func (w *Watcher) Barrier(ctx context.Context) error {
 	}
 }
 
-// touch gives the cookie a new name, which the session that watches will see
-// after everything that happened before. No session: there is none that could.
+// touch renames the cookie. The session sees this event after all earlier ones. It returns false if there is no session.
 func (w *Watcher) touch() (*session, <-chan struct{}, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -195,13 +188,13 @@ func (w *Watcher) touch() (*session, <-chan struct{}, error) {
 	w.cookie++
 	w.ack = make(chan struct{})
 	err := os.Rename(old, w.cookiePath(w.cookie))
-	if err != nil { // somebody tidied up
+	if err != nil { // the cookie was removed by somebody
 		err = os.WriteFile(w.cookiePath(w.cookie), nil, 0o600)
 	}
 	return w.session, w.ack, err
 }
 
-// seen closes the Barrier that waits for the cookie of that name.
+// seen ends the wait of the Barrier for the cookie with this name.
 func (w *Watcher) seen(name string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -211,7 +204,7 @@ func (w *Watcher) seen(name string) {
 	}
 }
 
-// blind is a Barrier without events: everything may have changed.
+// blind ends a Barrier without events: the set becomes All.
 func (w *Watcher) blind(op string) error {
 	now, err := identify(w.opt.Dir)
 	if err != nil {
