@@ -177,7 +177,7 @@ func (w *Watcher) Barrier(ctx context.Context) error {
 	}
 }
 
-// touch renames the cookie. The session sees this event after all earlier ones. It returns false if there is no session.
+// touch renames the cookie. The session sees this event after all earlier ones. It returns nil if there is no session.
 func (w *Watcher) touch() (*session, <-chan struct{}, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
