@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -69,7 +70,8 @@ func (s writable) Written(t *testing.T) (n int64) {
 
 func (s writable) Wreck(t *testing.T, seed int64) {
 	t.Helper()
-	all := wrecks(s.db)
+	// A restore to a foreign key without its table is refused, and the suite goes back to wrecked states too.
+	all := slices.DeleteFunc(wrecks(s.db), func(sql string) bool { return strings.Contains(sql, "foreign_key_checks") })
 	s.sql(t, "", all[uint64(seed)%uint64(len(all))])
 }
 
