@@ -16,39 +16,38 @@ import (
 	"mulligan/snap/postgres/physical/wal"
 )
 
-// archive keeps the cluster's log in the store: finished files that the server archives there or that the driver copies,
-// and what was written of unfinished ones. It also reads log, wherever that is: in the store, or with the server yet.
+// archive keeps the cluster's log in the store: finished files, which the server archives or the driver copies, and the written
+// part of unfinished files. It also reads the log, both in the store and in the server's folder.
 type archive struct {
-	cluster  string // its name
+	cluster  string // name of the cluster
 	store    *store
 	programs pgserver.Programs
 	log      *slog.Logger
 }
 
-// command is what the server runs for each finished log file. It needs
-// nothing of the daemon, may be cut and repeated anywhere, replaces nothing, and
-// succeeds only when the file is on the disk, the same byte for byte. The zeros
-// that fill a file which was ended early take no space.
+// command returns the archive_command, which the server runs for each finished log file. It does not need the daemon, may be
+// interrupted and repeated at any point, and replaces no file. It succeeds only when the same bytes are on the disk. The zeros
+// at the end of a file that was ended early take no space.
 func (a *archive) command() string {
 	return fmt.Sprintf(`d='%s'; { test -e "$d/%%f" || { cp --sparse=always %%p "$d/.new.%%f" && sync "$d/.new.%%f" && mv -n "$d/.new.%%f" "$d/%%f"; }; } && `+
 		`cmp %%p "$d/%%f" && rm -f "$d/.new.%%f" && sync "$d"`, a.store.Archive())
 }
 
-// restoreCommand serves a fork: finished log files, then those that only the
-// live server has yet, then what was saved of unfinished ones. Histories come
-// from the archive alone, which has them all.
+// restoreCommand returns the restore_command of a fork. It looks for finished log files first, then for files that only the
+// live server has, and then for the saved part of unfinished files. Histories are read only from the archive, which has all of
+// them.
 func (a *archive) restoreCommand() string {
 	return fmt.Sprintf("cp '%[1]s/%%f' %%p 2>/dev/null || case %%f in *.history) false;; *) cp '%[1]s/%%f%[3]s' %%p 2>/dev/null || cp '%[2]s/pg_wal/%%f' %%p 2>/dev/null || cp '%[1]s/%%f.partial' %%p 2>/dev/null;; esac",
 		a.store.Archive(), a.store.Data, asowner.Linked)
 }
 
-// filledBy reports whether the server itself fills the archive.
+// filledBy reports whether the server itself archives its log into the store.
 func (a *archive) filledBy(f facts) bool {
 	return f.ArchiveMode != "off" && f.ArchiveLibrary == "" && f.ArchiveCommand == a.command()
 }
 
-// slot is the name of the replication slot that keeps the server from dropping
-// log files that we have not copied, where it does not fill the archive itself.
+// slot is the name of the replication slot. If the server does not fill the archive, the slot keeps the server from removing
+// log files that the driver has not copied.
 const slot = "mulligan"
 
 const (
@@ -57,8 +56,8 @@ const (
 	advanceSlot = "SELECT pg_replication_slot_advance('" + slot + "', '%[1]s') FROM pg_replication_slots WHERE slot_name = '" + slot + "' AND restart_lsn < '%[1]s'"
 )
 
-// collect copies what the archive lacks of the live server's log, and lets the
-// slot go on behind it.
+// collect copies the log files of the live server that the archive lacks. If the server does not fill the archive, collect then
+// advances the replication slot.
 func (a *archive) collect(ctx context.Context, c session.Conn, f facts) error {
 	var current string
 	var flushed wal.LSN
@@ -89,17 +88,17 @@ func (a *archive) save(ctx context.Context, s asowner.LogToSave) error {
 	return err
 }
 
-// saveEnd saves all of the log of a stopped server, so that its folder may go.
+// saveEnd saves all of the log of a stopped server, so that its folder may be removed.
 func (a *archive) saveEnd(ctx context.Context, dir string, c pgserver.Control) error {
 	end := c.Segments.Name(c.TLI, c.Segments.Number(c.Checkpoint))
 	s := asowner.LogToSave{Wal: filepath.Join(dir, "pg_wal"), End: end, Until: end}
-	if c.State != pgserver.ShutDown { // it died: what lies behind its last checkpoint may be finished or not
+	if c.State != pgserver.ShutDown { // the server crashed, so files after its last checkpoint may be finished or not
 		s.Until = end[:8] + strings.Repeat("F", len(end)-8)
 	}
 	return a.save(ctx, s)
 }
 
-// history reads how timeline t came about.
+// history returns the legs of the history of timeline t.
 func (a *archive) history(ctx context.Context, t wal.Timeline) ([]wal.Leg, error) {
 	data, err := asowner.History.Call(ctx, a.store.owner, asowner.HistoryQuery{Home: a.store.Home, TLI: t})
 	if err != nil {
@@ -108,15 +107,15 @@ func (a *archive) history(ctx context.Context, t wal.Timeline) ([]wal.Leg, error
 	return wal.LegsOf(t, data)
 }
 
-// saveAll copies all log that was written until now: the snapshots that stay need it.
+// saveAll copies all log that was written until now, because the remaining snapshots need it.
 func (a *archive) saveAll(ctx context.Context, c session.Conn, f facts) error {
 	if _, err := os.Lstat(a.store.Archive()); errors.Is(err, fs.ErrNotExist) {
-		return nil // it never was enabled
+		return nil // physical mode was never enabled
 	}
 	if err := c.Run(ctx, "SELECT pg_switch_wal()"); err != nil {
 		return err
 	}
-	if _, err := c.Barrier(ctx); err != nil { // something in the next file, so that this one counts as finished
+	if _, err := c.Barrier(ctx); err != nil { // writes a record into the next file, so that the present file counts as finished
 		return err
 	}
 	return a.collect(ctx, c, f)

@@ -22,8 +22,8 @@ import (
 	"mulligan/snap/postgres/physical/wal"
 )
 
-// bases are copies of the data folder, taken while the server runs. With the log from its place on, one is replayed up to
-// any later marker of its history.
+// bases handles the base backups: copies of the data folder, taken while the server runs. With the log from its start on, a
+// base backup can be replayed up to any later marker of its history.
 type bases struct {
 	store     *store
 	records   *records
@@ -32,18 +32,17 @@ type bases struct {
 	log       *slog.Logger
 
 	taking  sync.Mutex            // held while a base is taken
-	copying atomic.Pointer[place] // where the base that is being taken begins
+	copying atomic.Pointer[place] // start of the base backup under way; nil if there is none
 }
 
-// take copies the data folder of the running server ("Making a Base Backup
-// Using the Low Level API" in the server's manual).
+// take makes a base backup of the running server ("Making a Base Backup Using the Low Level API" in the server's manual).
 func (bs *bases) take(ctx context.Context) error {
 	bs.taking.Lock()
 	defer bs.taking.Unlock()
 	return bs.takeLocked(ctx)
 }
 
-// takeLocked is take for a caller that holds taking.
+// takeLocked does the work of take. The caller must hold taking.
 func (bs *bases) takeLocked(ctx context.Context) (err error) {
 	c, err := bs.server.connect(ctx)
 	if err != nil {
@@ -64,7 +63,7 @@ func (bs *bases) takeLocked(ctx context.Context) (err error) {
 	b := wal.Base{ID: randomHex(8), Created: began.UTC()}
 	dir := bs.store.path("bases", b.ID)
 	defer func() {
-		if err != nil { // and if this fails too, the next Sweep does it
+		if err != nil { // if the removal fails too, the next Sweep does it
 			err = errs.Also(err, bs.store.remove(ctx, dir))
 		}
 	}()
@@ -85,7 +84,7 @@ func (bs *bases) takeLocked(ctx context.Context) (err error) {
 	return bs.records.put("bases", b.ID, b)
 }
 
-// copy makes the copy, durably, and gives the sums of its files.
+// copy copies the data folder durably, and returns the checksums of its files.
 func (bs *bases) copy(ctx context.Context, c session.Conn, b *wal.Base, dir string) (list []byte, err error) {
 	if err := bs.failpoint.At("base: begin"); err != nil {
 		return nil, err
@@ -113,7 +112,7 @@ func (bs *bases) copy(ctx context.Context, c session.Conn, b *wal.Base, dir stri
 	if err := b.ReadLabel(label); err != nil {
 		return nil, err
 	}
-	if _, err := bs.server.ReadControl(ctx, dir); err != nil { // it was read while the server may have been writing it
+	if _, err := bs.server.ReadControl(ctx, dir); err != nil { // the server may have written the file while it was copied
 		return nil, err
 	}
 	if err := bs.store.arrange(ctx, asowner.Arrangement{Dir: dir, Files: map[string][]byte{"backup_label": []byte(label)}}); err != nil {
@@ -128,7 +127,7 @@ func (bs *bases) copy(ctx context.Context, c session.Conn, b *wal.Base, dir stri
 	return bs.store.sums(ctx, dir)
 }
 
-// check reads all files of a base and compares them with their sums.
+// check reads all files of a base backup and compares their checksums. The error is of kind errs.Corrupt if a file differs.
 func (bs *bases) check(ctx context.Context, b wal.Base) error {
 	want, err := os.ReadFile(bs.records.sumsFile(b.ID))
 	if err != nil {
@@ -149,14 +148,14 @@ func (bs *bases) check(ctx context.Context, b wal.Base) error {
 	return nil
 }
 
-// nearest returns m's base, given that all of the log between them is there.
+// nearest returns the base backup from which m is replayed. It returns an error unless all of the log between the two is
+// stored.
 func (bs *bases) nearest(ctx context.Context, m marker, size wal.Segments) (wal.Base, error) {
 	b, _, err := bs.find(ctx, m, size, nil)
 	return b, err
 }
 
-// find is nearest, and looks at the configuration too where conf names the
-// one that is recorded already.
+// find does the work of nearest. If conf is not nil, it also reads the configuration; *conf is the digest of the recorded one.
 func (bs *bases) find(ctx context.Context, m marker, size wal.Segments, conf *string) (b wal.Base, found asowner.BaseFound, err error) {
 	bases, err := bs.records.bases()
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 	"mulligan/snap/database"
 )
 
-// Capture puts a marker into the log. What was committed before the call is in
-// the snapshot; what is committed after the return is not.
+// Capture writes a marker into the log. The snapshot has everything that was committed before the call, and nothing that is
+// committed after the return.
 func (d *Driver) Capture(ctx context.Context, req snap.CaptureRequest) (snap.Snapshot, error) {
 	const op = "capture cluster"
 	if !database.ValidName(string(req.ID)) {
@@ -43,14 +43,14 @@ func (d *Driver) Capture(ctx context.Context, req snap.CaptureRequest) (snap.Sna
 	}, nil
 }
 
-// captureFirst captures a cluster without a base that the marker can be reached from: the first capture, and one after all
-// bases were deleted. Like Sweep, it takes the lock of bases before the lock that Do holds.
+// captureFirst captures a cluster that has no base backup from which the marker can be replayed: at the first capture, and
+// after all base backups were deleted. Like Sweep, it acquires the lock of bases before the lock of Do.
 func (d *Driver) captureFirst(ctx context.Context, op string, req snap.CaptureRequest) (m marker, warnings []string, err error) {
 	d.bases.taking.Lock()
 	defer d.bases.taking.Unlock()
 	err = d.Do(ctx, op, func() (err error) {
 		if m, warnings, err = d.capture(ctx, req); !errors.As(err, new(noBase)) {
-			return err // another call took a base meanwhile
+			return err // another call took a base backup meanwhile
 		}
 		if err = d.bases.takeLocked(ctx); err == nil {
 			m, warnings, err = d.capture(ctx, req)
@@ -60,12 +60,13 @@ func (d *Driver) captureFirst(ctx context.Context, op string, req snap.CaptureRe
 	return m, warnings, err
 }
 
-// noBase is the error of a capture whose marker no base reaches.
+// noBase is the error of a capture whose marker cannot be replayed from any base backup.
 type noBase struct{ error }
 
 func (e noBase) Unwrap() error { return e.error }
 
-// capture puts the marker into the log and records it. It returns noBase if no base reaches the marker.
+// capture writes the marker into the log and records it. It returns noBase if the marker cannot be replayed from any base
+// backup.
 func (d *Driver) capture(ctx context.Context, req snap.CaptureRequest) (marker, []string, error) {
 	if err := d.cfg.Failpoint.At("capture: mark"); err != nil {
 		return marker{}, nil, err
@@ -100,5 +101,5 @@ func randomHex(n int) string {
 	return hex.EncodeToString(b)
 }
 
-// age is for logs.
+// age returns the time since then, rounded for logs.
 func age(since time.Time) time.Duration { return time.Since(since).Round(time.Millisecond) }

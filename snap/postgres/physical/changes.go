@@ -15,11 +15,10 @@ import (
 	"mulligan/snap/postgres/physical/wal"
 )
 
-// firstChange reads the log of the live folder after p, up to the record at or
-// behind end (0: as far as it goes), and gives the place of the first commit that
-// changed anything. The server's own housekeeping (vacuum, statistics,
-// checkpoints) and our markers are no changes. What cannot be told apart, or read
-// any more, counts as a change.
+// firstChange reads the log of the live folder from p to the first record at or after end (0: to the end of the log), and
+// returns the position of the first commit that changed anything. The server's own maintenance (vacuum, statistics,
+// checkpoints) and the driver's markers are not changes. Log that cannot be interpreted, or no longer be read, counts as a
+// change.
 func (a *archive) firstChange(ctx context.Context, p place, size wal.Segments, end wal.LSN) (at wal.LSN, changed bool, err error) {
 	if end != 0 && end <= p.Start {
 		return 0, false, nil
@@ -28,8 +27,8 @@ func (a *archive) firstChange(ctx context.Context, p place, size wal.Segments, e
 	if err != nil {
 		return 0, false, err
 	}
-	defer a.store.remove(ctx, dir) // else the next Sweep does it
-	wrote := map[uint32]bool{}     // transactions that wrote something that counts
+	defer a.store.remove(ctx, dir) // if this fails, the next Sweep does it
+	wrote := map[uint32]bool{}     // transactions that wrote a record that counts
 	reached := end == 0
 	why, err := a.read(ctx, dir, p.TLI, p.Start, func(rec wal.Record) bool {
 		switch {
@@ -44,7 +43,7 @@ func (a *archive) firstChange(ctx context.Context, p place, size wal.Segments, e
 		}
 		return !changed && (end == 0 || !reached)
 	})
-	if err == nil && !changed && !reached { // some of it was dropped as nobody needed it: too much has happened since
+	if err == nil && !changed && !reached { // files that no snapshot needs were removed, so much was written
 		a.log.Info("the log since a marker cannot be read, so its state counts as changed",
 			"cluster", a.cluster, "timeline", p.TLI, "lsn", p.Start.String(), "why", why)
 		return 0, true, nil
@@ -52,8 +51,8 @@ func (a *archive) firstChange(ctx context.Context, p place, size wal.Segments, e
 	return at, changed, err
 }
 
-// read has pg_waldump read the log files in dir, and calls each with its
-// records until that returns false or there are no more; why says what it found there.
+// read runs pg_waldump on the log files in dir, and calls each with the records until each returns false or the log ends. why
+// is the last line of pg_waldump's error output.
 func (a *archive) read(ctx context.Context, dir string, t wal.Timeline, from wal.LSN, each func(wal.Record) bool) (why string, err error) {
 	inner, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -73,7 +72,7 @@ func (a *archive) read(ctx context.Context, dir string, t wal.Timeline, from wal
 		if line, err = wal.ReadLine(lines); errors.Is(err, wal.ErrLongLine) {
 			break
 		} else if err != nil {
-			err = nil // the end; how it came about is of no interest when all was read that should be
+			err = nil // the end of the output; the caller checks that it read enough
 			break
 		}
 		rec, ok := wal.ParseRecord(line)
@@ -86,15 +85,14 @@ func (a *archive) read(ctx context.Context, dir string, t wal.Timeline, from wal
 		more = each(rec)
 	}
 	cancel()
-	_ = cmd.Wait() // it fails at the log's end, and when it is stopped before
+	_ = cmd.Wait() // pg_waldump fails at the end of the log, and when it is killed
 	return problem.LastLine(), errors.Join(err, ctx.Err())
 }
 
-// maxOpen is how many transactions that have not committed are followed. With
-// more of them, the state counts as changed.
+// maxOpen is the most uncommitted transactions that firstChange follows. With more of them, the state counts as changed.
 const maxOpen = 1 << 20
 
-// gather makes a folder of links to log files, wherever they are.
+// gather makes a folder of links to log files, from both the archive and the server's folder.
 func (a *archive) gather(ctx context.Context, l asowner.LogLinks) (dir string, err error) {
 	l.Home, l.Dir = a.store.Home, a.store.path("log-"+randomHex(8))
 	_, err = asowner.LinkLog.Call(ctx, a.store.owner, l)
@@ -104,8 +102,8 @@ func (a *archive) gather(ctx context.Context, l asowner.LogLinks) (dir string, e
 	return l.Dir, nil
 }
 
-// check reads the log between a base and a marker; each record has a checksum
-// and the place of the one before it.
+// check reads the log between a base backup and a marker. Each record has a checksum and the position of the previous record.
+// The error is of kind errs.Corrupt if a record is damaged.
 func (a *archive) check(ctx context.Context, m marker, b wal.Base, size wal.Segments) error {
 	legs, err := a.history(ctx, m.TLI)
 	if err != nil {
@@ -116,12 +114,12 @@ func (a *archive) check(ctx context.Context, m marker, b wal.Base, size wal.Segm
 	if err != nil {
 		return err
 	}
-	defer a.store.remove(ctx, dir) // else the next Sweep does it
+	defer a.store.remove(ctx, dir) // if this fails, the next Sweep does it
 	for _, s := range spans {
 		if s.Start >= s.End {
 			continue
 		}
-		// Quiet, it fails at the first record before the end that is not whole.
+		// With -q, pg_waldump fails at the first damaged record before the end.
 		_, err := a.programs.Output(ctx, "pg_waldump", "-q", "-p", dir, "-t", strconv.Itoa(int(s.TLI)), "-s", s.Start.String(), "-e", s.End.String())
 		if exit := (*exec.ExitError)(nil); errors.As(err, &exit) && ctx.Err() == nil {
 			return errs.New(errs.Corrupt, "", "the log of timeline %d from %s to %s is damaged: %v", s.TLI, s.Start, s.End, err).

@@ -7,8 +7,8 @@ import (
 	"mulligan/snap"
 )
 
-// Size is what deleting exactly these snapshots together would free, in bytes.
-// Where files are cloned, what they share with others is left out.
+// Size returns how many bytes would become free if exactly these snapshots were deleted together. If files are cloned, extents
+// that they share with remaining files are not counted.
 func (d *Driver) Size(ctx context.Context, ids ...snap.SnapshotID) (int64, error) {
 	const op = "measure cluster snapshots"
 	var n int64
@@ -27,14 +27,14 @@ func (d *Driver) Size(ctx context.Context, ids ...snap.SnapshotID) (int64, error
 	return n, err
 }
 
-// Delete drops a snapshot, and what only it needed.
+// Delete removes a snapshot, and everything in the store that only this snapshot needed.
 func (d *Driver) Delete(ctx context.Context, id snap.SnapshotID) error {
 	return d.Do(ctx, "delete cluster snapshot", func() error {
 		s, err := d.records.state(id)
 		if errs.KindOf(err) == errs.NotFound {
 			return nil
 		}
-		if s.raw != nil { // nothing else rests on it
+		if s.raw != nil { // nothing else depends on it
 			return d.retention.discard(ctx, garbage{raws: []raw{*s.raw}})
 		}
 		g, err := d.retention.freed(ctx, []snap.SnapshotID{id})

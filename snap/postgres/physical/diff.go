@@ -11,11 +11,10 @@ import (
 	"mulligan/snap/postgres/physical/session"
 )
 
-// Diff says in SQL what happened to all databases of the cluster, with the
-// numbers of rows. A marker holds no contents, so its state is made to be read: the
-// nearest base is cloned, and the log replayed up to the marker, without a timeline
-// of its own; where files are copied and not cloned, that takes the cluster's size
-// for as long as it lasts. paths are names of databases, or DATABASE/SCHEMA.TABLE.
+// Diff describes in SQL the differences between two snapshots, or between a snapshot and the live cluster, with the numbers of
+// rows. A marker has no contents. To read its state, Diff clones the nearest base backup and replays the log up to the marker,
+// without a new timeline. If files are copied and not cloned, the clone takes the size of the cluster until it is removed.
+// paths are names of databases, or DATABASE/SCHEMA.TABLE; none means everything.
 func (d *Driver) Diff(ctx context.Context, from, to snap.SnapshotID, paths []string) ([]snap.Change, error) {
 	const op = "compare cluster snapshots"
 	if from == to {
@@ -36,7 +35,7 @@ func (d *Driver) Diff(ctx context.Context, from, to snap.SnapshotID, paths []str
 	}), nil
 }
 
-// describe lists what a snapshot, or the live cluster, consists of.
+// describe returns the relations of a snapshot, or of the live cluster if id is "".
 func (d *Driver) describe(ctx context.Context, id snap.SnapshotID) (all map[string]contents.Relation, err error) {
 	if id == "" {
 		return contents.Relations(ctx, d.server.connectTo, d.cfg.DigestLimit)

@@ -13,29 +13,29 @@ import (
 	"mulligan/snap/postgres/physical/wal"
 )
 
-// facts are what the driver has to know of a cluster.
+// facts are the properties of a cluster and its server that the driver needs.
 type facts struct {
 	Version        int
-	System         string // the cluster's identifier
+	System         string // the cluster's system identifier
 	DataDir        string
 	ConfigFile     string
 	Inside         bool // ConfigFile is in the data folder
 	Superuser      bool
-	Bootstrap      string // the role that the cluster was made with, which is in every state of it
+	Bootstrap      string // the cluster's first role, which exists in every state of the cluster
 	Standby        bool
 	ArchiveMode    string
-	ArchiveCommand string // as the server has it now
-	FileCommand    string // as it has it after a restart
+	ArchiveCommand string // the present value in the server
+	FileCommand    string // the value after a restart
 	ArchiveLibrary string
 	WALLevel       string
 	Segments       wal.Segments
 	Fsync          bool
 	TLI            wal.Timeline `json:",omitzero"`
-	Spaces         []string     // tablespaces of its own
+	Spaces         []string     // names of additional tablespaces
 	Databases      []string
 	Size           int64 // of all databases, in bytes
-	Slot           bool  // whether ours is there
-	// Given are settings that the server has from its command line or environment.
+	Slot           bool  // whether the driver's replication slot exists
+	// Given are the names of settings from the server's command line or environment.
 	Given []string
 }
 
@@ -51,7 +51,7 @@ const factsSQL = `SELECT current_setting('server_version_num')::int, (SELECT sys
 	EXISTS(SELECT FROM pg_replication_slots WHERE slot_name = '` + slot + `'),
 	ARRAY(SELECT name::text FROM pg_settings WHERE source IN ('command line', 'environment variable') AND name NOT IN ('config_file', 'data_directory', 'client_encoding') ORDER BY 1)`
 
-// inspect asks the live server.
+// inspect queries the facts from the live server. It returns an error of kind errs.Denied if the role is not a superuser.
 func (s *server) inspect(ctx context.Context, c session.Conn) (f facts, err error) {
 	var superuser bool
 	if err := c.Row(ctx, "SELECT rolsuper FROM pg_roles WHERE rolname = current_user", &superuser); err != nil {
@@ -76,7 +76,7 @@ func (s *server) inspect(ctx context.Context, c session.Conn) (f facts, err erro
 	return f, err
 }
 
-// refuse says what keeps a cluster from being handled in this mode.
+// refuse returns an error if physical mode cannot handle the cluster.
 func (s *server) refuse(ctx context.Context, f facts) error {
 	no := func(format string, args ...any) *errs.Error {
 		return errs.New(errs.Unsupported, "", format, args...).WithHint("use mode = logical")
@@ -104,8 +104,8 @@ func (s *server) refuse(ctx context.Context, f facts) error {
 	return s.refuseStarting(f)
 }
 
-// refuseStarting says what keeps the daemon from starting the server by itself, as it
-// was started by somebody else.
+// refuseStarting returns an error if the daemon cannot start the server with its present settings, because somebody else
+// started it with other ones.
 func (s *server) refuseStarting(f facts) error {
 	p, ours := s.Server.(pgserver.PgCtl)
 	switch {
@@ -121,12 +121,12 @@ func (s *server) refuseStarting(f facts) error {
 	return nil
 }
 
-// others lists the databases besides the DSN's and the maintenance one.
+// others returns the databases except own and postgres.
 func (f facts) others(own string) []string {
 	return slices.DeleteFunc(slices.Clone(f.Databases), func(s string) bool { return s == own || s == "postgres" })
 }
 
-// lasting leaves out what changes all the time.
+// lasting returns the facts without those that change often.
 func (f facts) lasting() facts {
 	f.TLI, f.Spaces, f.Databases, f.Size, f.Slot, f.Given = 0, nil, nil, 0, false, nil
 	return f

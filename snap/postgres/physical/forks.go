@@ -16,8 +16,9 @@ import (
 	"mulligan/snap/postgres/physical/wal"
 )
 
-// forks are data folders beside the live one, each made for a marker: a clone of the nearest base, in which a server
-// of its own replays the log up to the marker. Restores exchange the live folder with one; comparisons only read it.
+// forks makes forks: data folders beside the live one, each for one marker. A fork is a clone of the nearest base backup, in
+// which a separate server replays the log up to the marker. Restores exchange the live folder with a fork; comparisons only
+// read it.
 type forks struct {
 	store       *store
 	records     *records
@@ -25,21 +26,21 @@ type forks struct {
 	bases       *bases
 	programs    pgserver.Programs
 	failpoint   failpoint.Hook
-	digestLimit int64 // up to what size of all databases together their rows are read
+	digestLimit int64 // total size of all databases in bytes up to which every row is read
 }
 
-// fork is a data folder that holds a marker's state and was shut down in order.
+// fork is a data folder with the state of a marker, whose server was shut down cleanly.
 type fork struct {
-	Dir      string             `json:"dir"` // its name in forks/
+	Dir      string             `json:"dir"` // name of the folder in forks/
 	Inode    uint64             `json:"inode"`
 	End      pgserver.Control   `json:"end,omitzero"`
-	Contents *contents.Contents `json:"-"` // nil when its server was not asked
+	Contents *contents.Contents `json:"-"` // nil if they were not read
 }
 
-// place returns where reading the log begins for what was changed since the fork was shut down.
+// place returns the position from which the log has the changes since the fork was shut down.
 func (f fork) place() place { return place{f.End.TLI, f.End.Checkpoint, f.End.NextXID} }
 
-// build makes a fork of m beside the live server, which f describes.
+// build makes a fork of m beside the live server, which has the facts f.
 func (fks *forks) build(ctx context.Context, m marker, f facts, fk *fork) error {
 	b, err := fks.bases.nearest(ctx, m, f.Segments)
 	if err != nil {
@@ -60,8 +61,8 @@ func (fks *forks) build(ctx context.Context, m marker, f facts, fk *fork) error 
 	return err
 }
 
-// grow clones the base, replays the log up to m on a new timeline, looks at what
-// came out, and shuts it down.
+// grow clones the base backup b, replays the log up to m on a new timeline, reads the contents, and shuts the fork's server
+// down.
 func (fks *forks) grow(ctx context.Context, m marker, f facts, b wal.Base, fk *fork) error {
 	dir := fks.store.path("forks", fk.Dir)
 	if err := fks.failpoint.At("fork: clone"); err != nil {
@@ -91,7 +92,7 @@ func (fks *forks) grow(ctx context.Context, m marker, f facts, b wal.Base, fk *f
 	return fks.makeDurable(ctx, f, fk)
 }
 
-// look asks the fork's server what it holds.
+// look checks the fork's timeline, makes the replication slot if necessary, and reads the contents of the fork.
 func (fks *forks) look(ctx context.Context, s *forkServer, m marker, f facts, fk *fork) error {
 	now, err := s.timeline(ctx)
 	if err != nil {
@@ -109,7 +110,7 @@ func (fks *forks) look(ctx context.Context, s *forkServer, m marker, f facts, fk
 	return err
 }
 
-// makeDurable makes the stopped fork durable, and its timeline known for ever.
+// makeDurable makes the stopped fork durable, and saves its timeline's history in the archive.
 func (fks *forks) makeDurable(ctx context.Context, f facts, fk *fork) (err error) {
 	dir := fks.store.path("forks", fk.Dir)
 	if fk.End, err = fks.programs.ReadControl(ctx, dir); err != nil {
@@ -120,18 +121,19 @@ func (fks *forks) makeDurable(ctx context.Context, f facts, fk *fork) (err error
 	}
 	history := fk.End.TLI.HistoryFile()
 	tidy := asowner.Arrangement{Dir: dir, Drop: []string{"postmaster.opts", "backup_label.old", "recovery.signal", hbaFile}, Sync: true}
-	if f.ArchiveMode != "off" { // whoever archives gets the history too, when the fork is live
+	if f.ArchiveMode != "off" { // the server's archiver then archives the history too once the fork is live
 		tidy.Files = map[string][]byte{filepath.Join("pg_wal", "archive_status", history+".ready"): nil}
 	}
 	if err := fks.store.arrange(ctx, tidy); err != nil {
 		return err
 	}
-	// With the history the timeline is taken. What is finished of its log nobody will archive later.
+	// From the moment the history is saved, no other fork gets this timeline. The fork's finished log files are saved too,
+	// because its server does not archive them later.
 	end := fk.End.Segments.Name(fk.End.TLI, fk.End.Segments.Number(fk.End.Checkpoint))
 	return fks.archive.save(ctx, asowner.LogToSave{Wal: filepath.Join(dir, "pg_wal"), History: history, End: end})
 }
 
-// kept gives the folder that was swapped out at m, if it is still as it was.
+// kept returns the folder that was swapped out at the snapshot id, if the folder is unchanged since.
 func (fks *forks) kept(ctx context.Context, id snap.SnapshotID) (fk fork, found bool, err error) {
 	var k kept
 	if err := fks.records.get("kept", string(id), &k); errors.Is(err, fs.ErrNotExist) {
@@ -145,12 +147,12 @@ func (fks *forks) kept(ctx context.Context, id snap.SnapshotID) (fk fork, found 
 	}
 	now, err := fks.programs.ReadControl(ctx, dir)
 	if err != nil || !now.Same(k.End) || now.State != pgserver.ShutDown {
-		return fk, false, nil // replay will do
+		return fk, false, nil // the log is replayed instead
 	}
 	return fork{Dir: k.Dir, Inode: k.Inode, End: k.End}, true, nil
 }
 
-// visit lets read have a look at a marker's state, in a copy that is gone afterwards.
+// visit calls read on a temporary copy of a marker's state.
 func (fks *forks) visit(ctx context.Context, m marker, f facts, read func(session.Connecter) error) error {
 	b, err := fks.bases.nearest(ctx, m, f.Segments)
 	if err != nil {
@@ -167,7 +169,7 @@ func (fks *forks) visit(ctx context.Context, m marker, f facts, read func(sessio
 	return errs.Also(err, fks.store.remove(ctx, dir))
 }
 
-// read lets read read the clone in dir, while its server stands at the marker.
+// read starts a server in the clone in dir, calls read while the server is paused at the marker, and stops the server.
 func (fks *forks) read(ctx context.Context, m marker, f facts, dir string, read func(session.Connecter) error) error {
 	s, err := fks.launch(ctx, m, f, dir, "recovery_target_action=pause", "hot_standby=on")
 	if err != nil {
@@ -186,7 +188,7 @@ func (fks *forks) read(ctx context.Context, m marker, f facts, dir string, read 
 		defer c.Close()
 		var state string
 		err = c.Row(ctx, "SELECT pg_get_wal_replay_pause_state()", &state)
-		return state == "paused", err // at the marker
+		return state == "paused", err // the server has reached the marker
 	})
 	if err == nil {
 		err = read(s.connect)
@@ -194,7 +196,7 @@ func (fks *forks) read(ctx context.Context, m marker, f facts, dir string, read 
 	return errs.Also(err, s.end(context.WithoutCancel(ctx), false))
 }
 
-// clone makes a folder that replays the log from b up to m once it is started.
+// clone makes a folder whose server, once started, replays the log from b up to m.
 func (fks *forks) clone(ctx context.Context, m marker, b wal.Base, dir string) error {
 	var conf map[string][]byte
 	if err := fks.records.get("conf", m.Conf, &conf); err != nil {

@@ -18,8 +18,8 @@ import (
 	"mulligan/snap/postgres/physical/wal"
 )
 
-// forkServer is the server of a fork that is being made. It takes connections on
-// a socket in a folder that nobody but the owner and the daemon can enter.
+// forkServer is the server of a fork that is being made. Its socket is in a folder that only the owner and the daemon can
+// enter.
 type forkServer struct {
 	store    *store
 	programs pgserver.Programs
@@ -27,17 +27,17 @@ type forkServer struct {
 	socket   string
 	role     string
 	cmd      *exec.Cmd
-	done     chan struct{} // closed when it has ended
+	done     chan struct{} // closed when the server has ended
 }
 
-// socketLimit is the longest folder for a socket: its path has 107 bytes at most.
+// socketLimit is the longest path in bytes of a folder for a socket: the path of a socket has at most 107 bytes.
 const socketLimit = 85
 
-// hbaFile is who may connect to a fork that is being made: whoever can enter the socket's folder.
+// hbaFile is the pg_hba.conf of a fork that is being made. It lets everybody connect who can enter the socket's folder.
 const hbaFile = "mulligan_hba.conf"
 
-// launch starts the server of a fork, and waits until it has replayed the log
-// and left recovery, or until it answers, where the settings in more have it so.
+// launch starts the server of a fork, and waits until the server has replayed the log and left recovery. With hot_standby = on
+// in more, it waits only until the server takes connections.
 func (fks *forks) launch(ctx context.Context, m marker, f facts, dir string, more ...string) (*forkServer, error) {
 	s := &forkServer{store: fks.store, programs: fks.programs, dir: dir, role: f.Bootstrap, socket: fks.store.path("sock"), done: make(chan struct{})}
 	hba := filepath.Join(dir, hbaFile)
@@ -65,12 +65,11 @@ func (fks *forks) launch(ctx context.Context, m marker, f facts, dir string, mor
 	return s, nil
 }
 
-// settings returns the settings of a fork's server. They are for a server that replays and is asked a few things: it may
-// not archive, run jobs, speak to others, or take much memory. What it writes is
-// made durable when it has stopped.
+// settings returns the settings of a fork's server, which only replays the log and answers a few queries. It does not archive,
+// run background jobs or replicate, and takes little memory. Its writes are made durable after it has stopped.
 func (fks *forks) settings(m marker, f facts, dir, hba, socket string) []string {
 	list := []string{
-		// The name comes last: no other target may be set after it, not even to nothing.
+		// recovery_target_name comes last, because no other target may be set after it, not even to an empty value.
 		"recovery_target=", "recovery_target_lsn=", "recovery_target_time=", "recovery_target_xid=", "recovery_target_name=" + m.Point,
 		fmt.Sprintf("recovery_target_timeline=%d", m.TLI), "recovery_target_action=promote",
 		"restore_command=" + fks.archive.restoreCommand(), "recovery_end_command=", "archive_cleanup_command=",
@@ -86,8 +85,8 @@ func (fks *forks) settings(m marker, f facts, dir, hba, socket string) []string 
 	return list
 }
 
-// run starts the process so that the kernel ends it when the daemon ends. The
-// kernel goes by the thread that started it, so that one is kept.
+// run starts the process so that the kernel ends it when the daemon ends. The kernel does this when the thread that started the
+// process ends, so the thread is kept.
 func (s *forkServer) run(ctx context.Context) error {
 	log, err := s.store.owner.Create(ctx, s.logFile(), 0o600)
 	if err != nil {
@@ -101,21 +100,21 @@ func (s *forkServer) run(ctx context.Context) error {
 		err := s.store.owner.Start(s.cmd, pgserver.Confined)
 		started <- err
 		if err == nil {
-			_ = s.cmd.Wait() // how it ended is in its log and in the control file
+			_ = s.cmd.Wait() // its log and the control file say how it ended
 		}
 		close(s.done)
 	}()
 	return errs.Also(<-started, log.Close())
 }
 
-// logFile returns the file with what the server of the last fork said.
+// logFile returns the log of the last fork's server.
 func (s *forkServer) logFile() string { return s.store.path("fork.log") }
 
 // elsewhere reports whether the socket is in a folder outside of the store.
 func (s *forkServer) elsewhere() bool { return s.socket != s.store.path("sock") }
 
-// ready waits until the server takes connections. With hot_standby = off that is
-// when it has left recovery; pg_ctl would return before.
+// ready waits until the server takes connections. With hot_standby = off, that is after the end of recovery; pg_ctl would
+// return earlier.
 func (s *forkServer) ready(ctx context.Context) error {
 	return pgserver.Await(ctx, func() (bool, error) {
 		select {
@@ -127,7 +126,7 @@ func (s *forkServer) ready(ctx context.Context) error {
 	})
 }
 
-// died says why the server ended.
+// died returns an error with the reason for the server's end.
 func (s *forkServer) died(ctx context.Context) error {
 	data, err := asowner.Tail.Call(ctx, s.store.owner, s.logFile())
 	if err != nil {
@@ -142,11 +141,11 @@ func (s *forkServer) died(ctx context.Context) error {
 			why = strings.TrimSpace(text)
 		}
 	}
-	// Whatever it stumbled on is in the base or the log: both are ours, and should have been good.
+	// The cause lies in the base backup or in the log, both of which mulligan stored, so the error is of kind errs.Corrupt.
 	return errs.New(errs.Corrupt, "", "the log could not be replayed up to the marker: %s", why).WithHint("use another checkpoint; %s says more", s.logFile())
 }
 
-// connect connects to one of the fork's databases.
+// connect connects to a database of the fork.
 func (s *forkServer) connect(ctx context.Context, database string) (session.Conn, error) {
 	cfg, err := session.Config(map[string]string{"host": s.socket, "port": "5432", "user": s.role, "password": "", "dbname": database, "sslmode": "disable"})
 	if err != nil {
@@ -156,7 +155,7 @@ func (s *forkServer) connect(ctx context.Context, database string) (session.Conn
 	return session.Open(ctx, cfg)
 }
 
-// timeline returns the timeline that the fork writes log of.
+// timeline returns the timeline on which the fork's server writes.
 func (s *forkServer) timeline(ctx context.Context) (wal.Timeline, error) {
 	c, err := s.connect(ctx, "postgres")
 	if err != nil {
@@ -166,7 +165,7 @@ func (s *forkServer) timeline(ctx context.Context) (wal.Timeline, error) {
 	return c.Timeline(ctx)
 }
 
-// makeSlot makes the replication slot in the fork, which keeps its log once it is live.
+// makeSlot makes the replication slot in the fork. It keeps the log of the fork once the fork is live.
 func (s *forkServer) makeSlot(ctx context.Context) error {
 	c, err := s.connect(ctx, "postgres")
 	if err != nil {
@@ -176,7 +175,7 @@ func (s *forkServer) makeSlot(ctx context.Context) error {
 	return c.Run(ctx, makeSlot)
 }
 
-// end stops the server: in order, or at once when the fork is of no use.
+// end stops the server: cleanly, or at once if the fork is not used.
 func (s *forkServer) end(ctx context.Context, inOrder bool) error {
 	sig := syscall.SIGQUIT
 	if inOrder {

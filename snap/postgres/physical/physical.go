@@ -1,12 +1,9 @@
-// Package physical is the driver for a whole PostgreSQL cluster whose history
-// the daemon keeps: its write-ahead log, archived as it is written, and base
-// copies of its data folder. A snapshot is a marker, a named place in the log.
-// A restore forks: the nearest base on the marker's own line of timelines is
-// cloned and replayed up to the marker beside the running server, and then the
-// two data folders change places while the server is down for a moment. The steps
-// of a restore, their plans and what is swept are package database's; markers are
-// not in the content store, so captures, sizes and retention are this package's own.
-// DESIGN.md has the invariants and the crash windows.
+// Package physical is the driver for a whole PostgreSQL cluster. The daemon keeps the cluster's history: its write-ahead log,
+// archived continuously, and base backups of its data folder. A snapshot is a marker: a named position in the log. A restore
+// forks the cluster: it clones the nearest base backup in the history of the marker's timeline, replays the log up to the
+// marker beside the running server, and then exchanges the two data folders, for which the server is down for a moment. Package
+// database defines the steps of a restore, their plans and the sweep. Markers are not in the content store, so this package has
+// its own captures, sizes and retention. DESIGN.md lists the invariants and the crash windows.
 package physical
 
 import (
@@ -25,36 +22,36 @@ import (
 
 const driverName = "postgres"
 
-// Config says which cluster a driver is bound to. In this mode a cluster
-// belongs to one app alone: all its databases go back together.
+// Config names the cluster of a driver. In physical mode a cluster belongs to one app alone: all its databases are restored
+// together.
 type Config struct {
-	App, Name string // name the owner of the cluster; no slashes
-	DSN       string // of a superuser, straight to the server (no pooler)
+	App, Name string // identify the claim on the cluster; no slashes
+	DSN       string // of a superuser, directly to the server (no pooler)
 	DataDir   string // absolute; its parent folder must be writable to the server's user
-	// StateDir is the daemon's own, for this driver alone: markers, plans, sums.
+	// StateDir is a folder of the daemon for this driver alone: markers, plans, checksums.
 	StateDir string
-	// Store holds the archived log, bases and forks. The server's user owns and
-	// reaches it, and it is on DataDir's file system: DataDir + ".mulligan" if "".
+	// Store has the archived log, base backups and forks. It belongs to the server's user, and is on the same file system as
+	// DataDir. Default: DataDir + ".mulligan".
 	Store  string
 	Server pgserver.Server
-	Bin    string       // folder of the server's programs, as /usr/lib/postgresql/15/bin
-	Owner  privsep.User // who the server runs as
-	// MaxReplay is how much log, in bytes, may follow a base before Maintain takes a
-	// new one. 0 is 128 MiB where files are cloned, and 1 GiB where they are copied.
+	Bin    string       // folder of the server's programs, such as /usr/lib/postgresql/15/bin
+	Owner  privsep.User // the user that the server runs as
+	// MaxReplay is the most log in bytes that may follow a base backup before Maintain takes a new one. Default: 128 MiB if
+	// files are cloned, and 1 GiB if they are copied.
 	MaxReplay int64
-	// DigestLimit is up to what size of all databases together, in bytes, a restore's
-	// proof also compares every row: 64 MiB if 0, never if negative.
+	// DigestLimit is the total size of all databases in bytes up to which the proof of a restore also compares every row.
+	// Default: 64 MiB; negative: never.
 	DigestLimit int64
-	Failpoint   failpoint.Hook // for tests: called ahead of each step that lasts
+	Failpoint   failpoint.Hook // for tests: called before each long step
 	Log         *slog.Logger   // slog.Default() if nil
 }
 
-// Driver captures and restores one cluster. Its methods are what other packages call; the work is done by its pieces, and the
-// steps of a restore by engine. It is safe for concurrent use.
+// Driver captures and restores one cluster. Its methods form the interface to other packages; the pieces do the work, and
+// engine does the steps of a restore. Safe for concurrent use.
 type Driver struct {
-	*database.Switcher[plan, *plan, state] // its Do is called by each method but for the copying of a base
+	*database.Switcher[plan, *plan, state] // each method runs under its Do, except the copying of a base backup
 	*pieces
-	left bool // under the lock of Do: the cluster was taken out of care: nothing is to be done to its server
+	left bool // the cluster was disabled or released, so the driver must not change its server; guarded by Do
 }
 
 var (
@@ -64,7 +61,7 @@ var (
 	_ snap.LeftoverDropper = (*Driver)(nil)
 )
 
-// New makes the driver; it does not look at the cluster.
+// New returns a driver. It does not access the cluster.
 func New(cfg Config) (*Driver, error) {
 	const op = "open postgres driver"
 	if err := cfg.complete(op); err != nil {
@@ -78,7 +75,7 @@ func New(cfg Config) (*Driver, error) {
 	return &Driver{Switcher: database.NewSwitcher[plan](p.plans, e, e, e.check), pieces: p}, nil
 }
 
-// complete fills in what was left open in the configuration. It returns an error if something in it cannot be.
+// complete sets the defaults of the configuration. It returns an error of kind errs.Invalid if a value cannot be used.
 func (cfg *Config) complete(op string) error {
 	for _, name := range []string{cfg.App, cfg.Name} {
 		if !database.ValidName(name) {
@@ -108,13 +105,13 @@ func (cfg *Config) complete(op string) error {
 	return nil
 }
 
-// Close ends the connection that captures use. The driver may be used again.
+// Close ends the connection that captures use. The driver may still be used afterwards.
 func (d *Driver) Close() {
-	_ = d.Do(context.Background(), "", func() error { // which does not fail
+	_ = d.Do(context.Background(), "", func() error { // the function returns no error
 		d.marks.hangUp()
 		return nil
 	})
 }
 
-// CapturesLive is true: a marker of a running app is the state after a transaction.
+// CapturesLive returns true: a marker in the log of a running app is the state after a transaction.
 func (d *Driver) CapturesLive() bool { return true }
