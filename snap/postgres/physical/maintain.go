@@ -10,10 +10,9 @@ import (
 	"mulligan/snap/postgres/physical/wal"
 )
 
-// Maintain does what can be done in the background: it copies log that the
-// server does not archive by itself, drops what nobody needs, and takes a new
-// base when the replay from the last one would grow too long. Captures go on
-// meanwhile. It is to be called every few seconds.
+// Maintain does the work that can be done in the background: it copies log that the server does not archive by itself, removes
+// what no snapshot needs, and takes a new base backup when the replay from the last one would become too long. Captures
+// continue meanwhile. The caller should call it every few seconds.
 func (d *Driver) Maintain(ctx context.Context) error {
 	const op = "maintain cluster"
 	due := false
@@ -27,7 +26,7 @@ func (d *Driver) Maintain(ctx context.Context) error {
 	return database.Classify(op, err, d.cfg.DataDir)
 }
 
-// tidy does the short part, and says whether a base is due.
+// tidy does the short part of Maintain, and reports whether a base backup is due.
 func (d *Driver) tidy(ctx context.Context) (due bool, err error) {
 	if d.left {
 		return false, nil
@@ -59,7 +58,7 @@ func (d *Driver) tidy(ctx context.Context) (due bool, err error) {
 	}
 	b, err := d.bases.nearest(ctx, marker{place: place{TLI: f.TLI}, LSN: end}, f.Segments)
 	if errs.KindOf(err) == errs.Corrupt {
-		return true, nil // there is none
+		return true, nil // there is no base backup
 	}
 	return err == nil && int64(end-b.Start) > d.maxReplay(ctx), err
 }
@@ -76,8 +75,8 @@ func (d *Driver) maxReplay(ctx context.Context) int64 {
 
 const unloggedSQL = "SELECT n.nspname || '.' || c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.relpersistence = 'u' AND c.relkind IN ('r', 'p') ORDER BY 1 LIMIT 5"
 
-// note records what snapshots lack, for the captures to come: to look into each
-// database takes too long for a capture.
+// note records warnings about unlogged tables for later captures. A capture does not query each database itself, because that
+// takes too long.
 func (d *Driver) note(ctx context.Context, f facts) error {
 	notes := []string{}
 	for _, db := range f.Databases {

@@ -14,29 +14,27 @@ import (
 	"mulligan/snap/postgres/physical/wal"
 )
 
-// markWriter puts markers into the log of the running server, over a connection that it keeps: else connecting would take
-// most of a capture's time. It also finds what a marker rests on. It is not safe for concurrent use: callers hold Do's lock.
+// markWriter writes markers into the log of the running server. It keeps its connection, because connecting would take most of
+// a capture's time. It also finds the base backup of a marker. It is not safe for concurrent use: callers hold the lock of Do.
 type markWriter struct {
 	server  *server
 	records *records
 	bases   *bases
 
-	idle session.Conn // perhaps a dead one
-	conf string       // the name of the configuration that was recorded last, or ""
+	idle session.Conn // the connection; it may be broken
+	conf string       // name of the configuration that was recorded last, or ""
 }
 
-// markSQL puts a named restore point into the log, and commits a transaction
-// with a number of its own: that flushes the log up to it, also on a cluster
-// with synchronous_commit = off. Columns are evaluated from left to right.
+// markSQL writes a named restore point into the log, and commits a transaction with a transaction id. The commit flushes the
+// log up to the restore point even on a cluster with synchronous_commit = off. Columns are evaluated from left to right.
 const markSQL = `SELECT pg_current_wal_insert_lsn()::text, (txid_current() & 4294967295)::bigint, pg_create_restore_point('%s')::text,
 	pg_walfile_name(pg_current_wal_insert_lsn()), current_setting('archive_mode') <> 'off', current_setting('fsync')::bool,
 	pg_size_bytes(current_setting('wal_segment_size')), (SELECT count(*) FROM pg_prepared_xacts), (SELECT count(*) FROM pg_tablespace WHERE oid NOT IN (1663, 1664)),
 	(SELECT last_failed_wal FROM pg_stat_archiver WHERE last_failed_time > coalesce(last_archived_time, '-infinity')),
 	(SELECT coalesce(wal_status, '') FROM pg_replication_slots WHERE slot_name = '` + slot + `'), (SELECT system_identifier::text FROM pg_control_system())`
 
-// mark makes a marker. Its part of the log is on the disk when this returns, and
-// the server keeps it there until it is in the archive; the warnings say where
-// it is not so.
+// mark writes a marker. When it returns, the marker's part of the log is on the disk, and the server keeps it until it is in
+// the archive. If the server may lose it, the warnings say so.
 func (w *markWriter) mark(ctx context.Context) (m marker, warnings []string, err error) {
 	if w.idle.Conn != nil {
 		if m, warnings, err = w.markOn(ctx, w.idle); err == nil || !w.idle.IsClosed() {
@@ -49,7 +47,7 @@ func (w *markWriter) mark(ctx context.Context) (m marker, warnings []string, err
 	return w.markOn(ctx, w.idle)
 }
 
-// markOn is mark on one connection.
+// markOn writes a marker over the connection c.
 func (w *markWriter) markOn(ctx context.Context, c session.Conn) (m marker, warnings []string, err error) {
 	m.Point = "mulligan-" + randomHex(12)
 	var (
@@ -94,12 +92,12 @@ func (w *markWriter) markOn(ctx context.Context, c session.Conn) (m marker, warn
 	return m, append(warnings, notes...), nil
 }
 
-// survey looks at the base that m rests on, and keeps the configuration that is in
-// the data folder, once for equal ones. It gives the name that this has.
+// survey finds the base backup of m, and records the configuration in the data folder, unless an equal one is recorded. It
+// returns the name of the recorded configuration.
 func (w *markWriter) survey(ctx context.Context, m marker) (conf string, err error) {
 	known := w.conf
 	if _, err := os.Lstat(filepath.Join(w.records.dir, "conf", known+".json")); err != nil {
-		known = "" // it was swept
+		known = "" // sweepConf removed it
 	}
 	_, found, err := w.bases.find(ctx, m, m.segments, &known)
 	if err != nil || found.Same {

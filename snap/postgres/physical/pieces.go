@@ -9,8 +9,8 @@ import (
 	"mulligan/snap/postgres/physical/pgserver"
 )
 
-// pieces are the parts of a driver, each with one responsibility that its own type describes. The driver's methods and
-// the steps of restores are written in terms of them.
+// pieces are the parts of a driver; the type of each describes its responsibility. The methods of the driver and the steps of
+// restores use them.
 type pieces struct {
 	cfg       Config
 	plans     *database.Plans
@@ -25,7 +25,7 @@ type pieces struct {
 	marks     *markWriter
 }
 
-// assemble makes the pieces of the driver with this configuration, which is complete.
+// assemble makes the pieces of a driver. cfg must be complete.
 func assemble(cfg Config) *pieces {
 	p := &pieces{cfg: cfg, plans: database.FlatPlans(filepath.Join(cfg.StateDir, "switches"), "cluster", cfg.Name, cfg.Failpoint)}
 	home := asowner.Home{Data: cfg.DataDir, Store: cfg.Store}
@@ -44,7 +44,7 @@ func assemble(cfg Config) *pieces {
 	return p
 }
 
-// makeFolders makes the folders of the records in stateDir.
+// makeFolders makes the subfolders of stateDir for the records.
 func makeFolders(stateDir string) error {
 	for _, dir := range []string{"markers", "bases", "kept", "switches", "conf", "raws"} {
 		if err := os.MkdirAll(filepath.Join(stateDir, dir), 0o700); err != nil {

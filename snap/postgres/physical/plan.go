@@ -13,31 +13,31 @@ import (
 	"mulligan/snap/postgres/physical/wal"
 )
 
-// plan is the durable record of a restore. Which folder is live is not in it:
-// the folders' inodes tell, also after a crash between the exchange and a record.
+// plan is the durable record of a restore. It does not record which folder is live: the inodes of the folders show that, even
+// after a crash between the exchange and the next record.
 type plan struct {
 	database.Plan
 	System string    `json:"system"`
-	Live   uint64    `json:"live"` // inode of the data folder that is the base
+	Live   uint64    `json:"live"` // inode of the data folder with the base
 	Fork   fork      `json:"fork"`
-	Kept   bool      `json:"kept"`          // the fork is the folder that was swapped out at Target
-	Digest snap.Hash `json:"digest"`        // of the fork's contents; zero where they were not asked for
-	Rows   bool      `json:"rows"`          // the digest is over every row
-	From   place     `json:"from,omitzero"` // of the base's marker
-	// The base and the target, where they were kept raw; From and Digest are nothing then.
+	Kept   bool      `json:"kept"`          // the fork is the folder that was swapped out at the snapshot Target
+	Digest snap.Hash `json:"digest"`        // of the fork's contents; zero if they were not read
+	Rows   bool      `json:"rows"`          // the digest covers every row
+	From   place     `json:"from,omitzero"` // the place of the base's marker
+	// The base and the target, if they are raw snapshots; From and Digest are then unused.
 	RawBase   *raw      `json:"raw_base"`
 	RawTarget *raw      `json:"raw_target"`
-	Read      snap.Hash `json:"read"` // of raw files that became live, before a server was started in them
+	Read      snap.Hash `json:"read"` // hash of raw files that became live, taken before a server was started in them
 
-	facts  facts // what Build has to know of the server
-	reuses bool  // the fork was there before this preparation
-	up     bool  // the server was started after the exchange, or that was tried
+	facts  facts // of the live server, for Build
+	reuses bool  // the fork existed before this preparation
+	up     bool  // after the exchange, the server was started or its start was tried
 }
 
-// maxChanges is how many changes a plan lists.
+// maxChanges is the most changes that a plan lists.
 const maxChanges = 1000
 
-// setChanges fills in what the restore changes, with the differences that were found.
+// setChanges records the changes that the restore makes. differ has the differences between target and base.
 func (p *plan) setChanges(target, base state, differ []snap.Change) {
 	summary := fmt.Sprintf("from %s to %s", base, target)
 	p.Changes = append([]snap.Change{{Path: "cluster", Operation: snap.Modify, Summary: summary}}, differ...)
@@ -45,7 +45,7 @@ func (p *plan) setChanges(target, base state, differ []snap.Change) {
 	p.Changes = p.Changes[:min(len(p.Changes), maxChanges)]
 }
 
-// exchanged reports whether the fork is where the server looks for its data.
+// exchanged reports whether the fork is in the place of the data folder.
 func (e engine) exchanged(p *plan) (bool, error) {
 	n, err := asowner.Inode(e.cfg.DataDir)
 	switch {
@@ -56,7 +56,7 @@ func (e engine) exchanged(p *plan) (bool, error) {
 	case n == p.Live:
 		return false, nil
 	}
-	// Somebody removed or replaced what is live; the other one tells which that was.
+	// Somebody removed or replaced the live folder. The inode in the fork's place shows which folder was live.
 	switch n, err := asowner.Inode(e.store.path("forks", p.Fork.Dir)); {
 	case err != nil:
 		return false, err
@@ -69,9 +69,8 @@ func (e engine) exchanged(p *plan) (bool, error) {
 		WithHint("somebody else replaced it; put it back")
 }
 
-// stateHash stands for a state by where in the history it is: the cluster, the
-// timeline, which the server gives to one fork only, and the place in the log up
-// to which nothing was changed; and by its contents, where they were read.
+// stateHash identifies a state by its position in the history: the cluster, the timeline (a new one for each fork), and the
+// position in the log up to which nothing was changed. If the contents were read, their digest is part of the hash.
 func stateHash(system string, t wal.Timeline, at wal.LSN, digest snap.Hash) snap.Hash {
 	h := blake3.New()
 	_, _ = fmt.Fprintf(h, "mulligan postgres state 1\n%s\n", system) // never fails
@@ -80,7 +79,7 @@ func stateHash(system string, t wal.Timeline, at wal.LSN, digest snap.Hash) snap
 	return snap.Hash(h.Sum(nil))
 }
 
-// baseHash returns the hash of the state that the restore began with.
+// baseHash returns the hash of the state before the restore.
 func (p *plan) baseHash() snap.Hash {
 	if p.RawBase != nil {
 		return p.RawBase.Hash
@@ -88,7 +87,7 @@ func (p *plan) baseHash() snap.Hash {
 	return stateHash(p.System, p.From.TLI, p.From.Start, snap.Hash{})
 }
 
-// targetHash returns the hash of the state that the restore leads to.
+// targetHash returns the hash of the state that the restore brings back.
 func (p *plan) targetHash() snap.Hash {
 	if p.RawTarget != nil {
 		return p.RawTarget.Hash

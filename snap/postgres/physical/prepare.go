@@ -10,8 +10,8 @@ import (
 	"mulligan/snap/postgres/physical/contents"
 )
 
-// Plan finds the two ends, and the fork: the one of the last preparation, the folder that was
-// kept at the target, or the name of a new one.
+// Plan records the base, the target and the fork in p. The fork is that of the last preparation, the folder that was kept at
+// the target, or the name of a new one.
 func (e engine) Plan(ctx context.Context, p, old *plan, target, base state) error {
 	f, err := e.survivor(ctx, base)
 	if err != nil {
@@ -40,7 +40,7 @@ func (e engine) Plan(ctx context.Context, p, old *plan, target, base state) erro
 	return err
 }
 
-// Build makes a fork of the target. The live server runs on.
+// Build makes a fork of the target. The live server runs meanwhile.
 func (e engine) Build(ctx context.Context, p, old *plan, target, base state) error {
 	if !p.reuses {
 		if err := e.fill(ctx, p, target, base); err != nil {
@@ -53,8 +53,8 @@ func (e engine) Build(ctx context.Context, p, old *plan, target, base state) err
 	return nil
 }
 
-// survivor checks that a restore can begin with base, and says what the fork has to
-// know of the server: as it says itself, or as it was recorded before it broke.
+// survivor checks that a restore can begin with base, and returns the facts of the live server. If base is a raw snapshot, it
+// returns the facts that were recorded before the server broke.
 func (e engine) survivor(ctx context.Context, base state) (f facts, err error) {
 	if base.raw != nil {
 		return e.records.known()
@@ -78,10 +78,10 @@ func (e engine) survivor(ctx context.Context, base state) (f facts, err error) {
 	if f.TLI != base.TLI {
 		return f, snap.Changed("", "cluster "+e.cfg.Name)
 	}
-	return f, e.archive.collect(ctx, c, f) // so that little is left to be done while the server is down
+	return f, e.archive.collect(ctx, c, f) // so that little must be copied while the server is down
 }
 
-// fill makes the fork, and finds what differs between it and the live state.
+// fill makes the fork, and records the differences between its contents and the live ones.
 func (e engine) fill(ctx context.Context, p *plan, target, base state) error {
 	if target.raw != nil {
 		return e.raws.fork(ctx, *target.raw, &p.Fork)

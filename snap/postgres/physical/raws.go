@@ -12,8 +12,8 @@ import (
 	"mulligan/snap/postgres/physical/pgserver"
 )
 
-// raws are copies of whatever lay where the data folder should be, byte by byte: the snapshots of a cluster whose server
-// cannot be started. They are hashed, and never read as a cluster.
+// raws handles raw snapshots: byte-by-byte copies of everything in the place of the data folder, made when the server of a
+// cluster cannot be started. The copies are hashed, and never interpreted as a cluster.
 type raws struct {
 	store     *store
 	server    *server
@@ -21,7 +21,7 @@ type raws struct {
 	log       *slog.Logger
 }
 
-// copy copies whatever lies at from into the store, or leaves nothing there.
+// copy copies everything at from to the path to in the store. On an error it removes to.
 func (rs *raws) copy(ctx context.Context, from, to string) (c asowner.RawCopied, err error) {
 	if info, e := os.Lstat(from); e == nil && info.IsDir() {
 		err = rs.store.room(ctx, from)
@@ -38,7 +38,7 @@ func (rs *raws) copy(ctx context.Context, from, to string) (c asowner.RawCopied,
 	return c, nil
 }
 
-// verify checks what is stored of a snapshot that was kept raw.
+// verify checks the stored files of a raw snapshot.
 func (rs *raws) verify(ctx context.Context, r raw, depth snap.Depth) error {
 	if r.Dir == "" {
 		return nil
@@ -57,8 +57,7 @@ func (rs *raws) verify(ctx context.Context, r raw, depth snap.Depth) error {
 	return err
 }
 
-// fork makes a copy of a snapshot that was kept raw, which is to change places
-// with the live folder.
+// fork makes a copy of a raw snapshot, which a restore exchanges with the live folder.
 func (rs *raws) fork(ctx context.Context, r raw, fk *fork) error {
 	if r.Dir == "" {
 		return nil
@@ -75,8 +74,7 @@ func (rs *raws) fork(ctx context.Context, r raw, fk *fork) error {
 	return err
 }
 
-// moved reports whether what lies where the data folder should be is no longer
-// what was kept raw.
+// moved reports whether the content in the place of the data folder differs from the raw snapshot r, or is in use.
 func (rs *raws) moved(ctx context.Context, r *raw) (bool, error) {
 	if running, err := pgserver.InUse(rs.server.DataDir); err != nil || running {
 		return true, err
@@ -85,7 +83,7 @@ func (rs *raws) moved(ctx context.Context, r *raw) (bool, error) {
 	return now != r.Stamp, err
 }
 
-// start starts the server in files that were kept raw, if one ran in them and can.
+// start starts the server in the files of a raw snapshot if one ran in them. A server that cannot be started is not an error.
 func (rs *raws) start(ctx context.Context, r *raw) error {
 	if !r.Ran {
 		return nil
@@ -98,9 +96,9 @@ func (rs *raws) start(ctx context.Context, r *raw) error {
 	return err
 }
 
-// proof compares what lies where the data folder should be with r.
+// proof compares the content in the place of the data folder with r.
 func (rs *raws) proof(ctx context.Context, p *plan, r *raw, proof *snap.Proof) (err error) {
-	proof.Post = p.Read // before the server was started
+	proof.Post = p.Read // hash from before the server was started
 	if proof.Post.IsZero() {
 		proof.Post, err = asowner.HashRaw.Call(ctx, rs.store.owner, rs.server.DataDir)
 	}

@@ -19,51 +19,50 @@ import (
 	"mulligan/snap/postgres/physical/wal"
 )
 
-// records are what the driver writes down of one cluster, in files of its StateDir: snapshots, bases, folders that were
-// swapped out, the plans of restores, and what it last saw of the server. Each file is replaced or removed durably.
+// records are the driver's records of one cluster, in files of its StateDir: snapshots, base backups, folders that were swapped
+// out, plans of restores, and the last known facts of the server. Each file is replaced or removed durably.
 type records struct {
 	dir     string // StateDir
-	cluster string // its name
+	cluster string // name of the cluster
 	ward    ward
 	plans   *database.Plans
 }
 
-// place is where in the history something is, and what is needed to tell later
-// whether anything was committed since.
+// place is a position in the history, with the values that show later whether anything was committed after it.
 type place struct {
 	TLI   wal.Timeline `json:"tli"`
-	Start wal.LSN      `json:"start"` // reading the log from here meets all of XID's records
-	XID   uint32       `json:"xid"`   // transactions from this one on began at Start or later
+	Start wal.LSN      `json:"start"` // the log from here on has all records of transaction XID
+	XID   uint32       `json:"xid"`   // transactions with this id or a later one began at Start or later
 }
 
 // marker is a snapshot: a named restore point in the log.
 type marker struct {
 	ID    snap.SnapshotID `json:"id"`
-	Point string          `json:"point"` // the restore point's name
+	Point string          `json:"point"` // name of the restore point
 	place
-	LSN      wal.LSN   `json:"lsn"`  // the end of its record
-	Conf     string    `json:"conf"` // names the configuration as it was, in conf/
+	LSN      wal.LSN   `json:"lsn"`  // end of the restore point's record
+	Conf     string    `json:"conf"` // name of the recorded configuration, in conf/
 	Quiesced bool      `json:"quiesced"`
 	Created  time.Time `json:"created"`
 
-	segments wal.Segments // of the cluster's log, when it was just made
-	system   string       // the cluster's identifier, then
+	segments wal.Segments // size of the cluster's log files; set only for a new marker
+	system   string       // the cluster's system identifier; set only for a new marker
 }
 
-// kept is a data folder that was swapped out: the state of a marker, ready to run.
+// kept is a data folder that was swapped out. It has the state of a marker, and a server can run in it.
 type kept struct {
 	Marker snap.SnapshotID  `json:"marker"`
-	Dir    string           `json:"dir"` // its name in forks/
+	Dir    string           `json:"dir"` // name of the folder in forks/
 	Inode  uint64           `json:"inode"`
-	End    pgserver.Control `json:"end"` // what its control file said
+	End    pgserver.Control `json:"end"` // content of its control file
 }
 
-// raw is a snapshot of what lay where the data folder should be, byte by byte.
+// raw is a raw snapshot: a byte-by-byte copy of everything in the place of the data folder.
 type raw struct {
 	ID       snap.SnapshotID `json:"id"`
-	Dir      string          `json:"dir"`   // its name in raws/; "" where nothing lay there
+	Dir      string          `json:"dir"`   // name in raws/; "" if nothing was there
 	Hash     snap.Hash       `json:"hash"`  // of names, modes and contents
-	Stamp    string          `json:"stamp"` // of what lay there, as stamp gives it
+	Stamp    string          `json:"stamp"` // result of asowner.Stamp for the source
 	Ran      bool            `json:"ran"`   // a server ran in it
 	Quiesced bool            `json:"quiesced"`
 	Created  time.Time       `json:"created"`
@@ -79,7 +78,7 @@ func (r *records) put(kind, id string, v any) error {
 	return durable.WriteFile(filepath.Join(r.dir, kind, id+".json"), data, 0o600)
 }
 
-// get reads a record; without one the error is fs.ErrNotExist.
+// get reads a record. If the record does not exist, the error is fs.ErrNotExist.
 func (r *records) get(kind, id string, v any) error {
 	if !database.ValidName(id) {
 		return fs.ErrNotExist
@@ -99,7 +98,7 @@ func (r *records) drop(kind, id string) error {
 	return removeDurably(filepath.Join(r.dir, kind, id+".json"))
 }
 
-// list reads all records of a kind, by name.
+// list reads all records of a kind, sorted by id.
 func list[T any](r *records, kind string) ([]T, error) {
 	entries, err := os.ReadDir(filepath.Join(r.dir, kind))
 	if err != nil {
@@ -138,13 +137,13 @@ func (r *records) switches() (all []plan, err error) {
 	return all, err
 }
 
-// state is a snapshot of either kind: a marker, or one that was kept raw.
+// state is a snapshot of either kind: a marker or a raw snapshot.
 type state struct {
 	marker
 	raw *raw
 }
 
-// state finds a snapshot.
+// state returns the snapshot id. The error is of kind errs.NotFound if it does not exist.
 func (r *records) state(id snap.SnapshotID) (s state, err error) {
 	var files raw
 	if err := r.get("raws", string(id), &files); err == nil {
@@ -156,7 +155,7 @@ func (r *records) state(id snap.SnapshotID) (s state, err error) {
 	return s, err
 }
 
-// String says in a few words which state it is.
+// String describes the state in a few words, for summaries.
 func (s state) String() string {
 	if s.raw != nil {
 		return "the files as they lay there"
@@ -164,7 +163,7 @@ func (s state) String() string {
 	return fmt.Sprintf("%s on timeline %d", s.LSN, s.TLI)
 }
 
-// marker finds a snapshot.
+// marker returns the marker id. The error is of kind errs.NotFound if it does not exist.
 func (r *records) marker(id snap.SnapshotID) (m marker, err error) {
 	if err = r.get("markers", string(id), &m); errors.Is(err, fs.ErrNotExist) {
 		err = errs.New(errs.NotFound, "", "no snapshot %s of cluster %s", id, r.cluster).
@@ -173,7 +172,7 @@ func (r *records) marker(id snap.SnapshotID) (m marker, err error) {
 	return m, err
 }
 
-// removeDurably removes a file, if it is there. After a power cut it does not come back.
+// removeDurably removes a file, if it exists. The file does not reappear after a power cut.
 func removeDurably(path string) error {
 	if err := os.Remove(path); errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -183,12 +182,12 @@ func removeDurably(path string) error {
 	return durable.Sync(filepath.Dir(path))
 }
 
-// sumsFile returns the file with the sums of a base's files.
+// sumsFile returns the path of the list of checksums of a base backup's files.
 func (r *records) sumsFile(id string) string {
 	return filepath.Join(r.dir, "bases", id+".sums")
 }
 
-// sweepConf removes configurations that no marker names.
+// sweepConf removes configurations that no marker refers to.
 func (r *records) sweepConf() error {
 	all, err := r.markers()
 	if err != nil {
@@ -209,7 +208,7 @@ func (r *records) sweepConf() error {
 	return nil
 }
 
-// remember keeps what a restore has to know of the server while it cannot be asked.
+// remember records the facts that a restore needs while the server is down.
 func (r *records) remember(f facts) error {
 	if err := r.put(".", "ward", r.ward); err != nil {
 		return err
@@ -217,7 +216,7 @@ func (r *records) remember(f facts) error {
 	return r.put(".", "facts", f.lasting())
 }
 
-// rememberAgain is remember where something is new.
+// rememberAgain calls remember if the facts have changed.
 func (r *records) rememberAgain(f facts) error {
 	var old facts
 	err := r.get(".", "facts", &old)
@@ -232,7 +231,7 @@ func (r *records) rememberAgain(f facts) error {
 	return r.remember(f)
 }
 
-// known is what was remembered of the server.
+// known returns the recorded facts of the server.
 func (r *records) known() (f facts, err error) {
 	err = r.get(".", "facts", &f)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -242,13 +241,13 @@ func (r *records) known() (f facts, err error) {
 	return f, err
 }
 
-// rawsOf picks some of the snapshots that were kept raw.
+// rawsOf returns the raw snapshots among ids.
 func (r *records) rawsOf(ids []snap.SnapshotID) ([]raw, error) {
 	all, err := r.raws()
 	return slices.DeleteFunc(all, func(r raw) bool { return !slices.Contains(ids, r.ID) }), err
 }
 
-// ward is where the store of a cluster in care is, and whose.
+// ward names the store of a cluster in physical mode, and the owner of the store.
 type ward struct {
 	Store    string `json:"store"`
 	UID, GID int

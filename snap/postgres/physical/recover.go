@@ -13,15 +13,15 @@ import (
 	"mulligan/snap/postgres/physical/pgserver"
 )
 
-// Drop ends the restore. After a Commit, the folder that was swapped out stays for as long as the
-// base's snapshot does: the way forward needs no replay. Where a restore is given up in the
-// middle, the server goes on in the folder that is live.
+// Drop ends the restore. After a Commit it keeps the folder that was swapped out for as long as the snapshot of the base
+// exists: a restore of that snapshot then needs no replay. If the restore is given up in the middle, Drop starts the server in
+// the live folder.
 func (e engine) Drop(ctx context.Context, p *plan) (left []string, err error) {
 	if err := e.cfg.Failpoint.At("finish"); err != nil {
 		return nil, err
 	}
 	live := false
-	if p.Reached != database.Preparing && p.Reached != database.Prepared { // till then they were not exchanged
+	if p.Reached != database.Preparing && p.Reached != database.Prepared { // before Commit the folders are not exchanged
 		if live, err = e.exchanged(p); err != nil {
 			return nil, err
 		}
@@ -43,8 +43,7 @@ func (e engine) Drop(ctx context.Context, p *plan) (left []string, err error) {
 	return nil, e.server.Start(ctx)
 }
 
-// keep records the folder that was swapped out as its marker's, and forgets that
-// the live one was.
+// keep records the folder that was swapped out as the kept folder of the base, and drops that of the target, which is live now.
 func (e engine) keep(ctx context.Context, p *plan) error {
 	dir := e.store.path("forks", p.Fork.Dir)
 	if p.Kept {
@@ -52,7 +51,7 @@ func (e engine) keep(ctx context.Context, p *plan) error {
 			return err
 		}
 	}
-	if p.RawBase != nil { // a copy of it is kept
+	if p.RawBase != nil { // the raw snapshot is a copy of this folder
 		return e.store.remove(ctx, dir)
 	}
 	end, err := e.server.ReadControl(ctx, dir)
@@ -67,8 +66,7 @@ func (e engine) keep(ctx context.Context, p *plan) error {
 	return e.records.put("kept", string(p.Base), kept{Marker: p.Base, Dir: p.Fork.Dir, Inode: p.Live, End: end})
 }
 
-// keepAgain keeps a folder that was live between Commit and Undo only if nothing
-// was changed in it meanwhile.
+// keepAgain keeps a folder that was live between Commit and Undo only if nothing was changed in it meanwhile.
 func (e engine) keepAgain(ctx context.Context, p *plan) error {
 	now, err := e.server.ReadControl(ctx, e.store.path("forks", p.Fork.Dir))
 	if err == nil && now.Same(p.Fork.End) {
@@ -80,16 +78,16 @@ func (e engine) keepAgain(ctx context.Context, p *plan) error {
 	return e.store.remove(ctx, e.store.path("forks", p.Fork.Dir))
 }
 
-// Sweep drops the snapshots and restores that gone names, and what is in
-// the store and in no record of the driver's own. The live state stays.
+// Sweep removes the snapshots and restores that gone names, and everything in the store that no record of the driver refers to.
+// It does not change the live state.
 func (d *Driver) Sweep(ctx context.Context, gone snap.Gone) error {
 	const op = "sweep cluster snapshots"
-	d.bases.taking.Lock() // what is being copied is in no record yet
+	d.bases.taking.Lock() // a base backup that is being copied has no record yet
 	defer d.bases.taking.Unlock()
 	return d.Do(ctx, op, func() error { return d.sweep(ctx, gone) })
 }
 
-// sweep is Sweep for a caller that holds both locks.
+// sweep does the work of Sweep. The caller must hold both locks.
 func (d *Driver) sweep(ctx context.Context, gone snap.Gone) error {
 	all, err := d.records.markers()
 	if err != nil {
@@ -118,7 +116,7 @@ func (d *Driver) sweep(ctx context.Context, gone snap.Gone) error {
 		return err
 	}
 	if _, err := os.Lstat(d.store.Archive()); errors.Is(err, fs.ErrNotExist) {
-		return nil // the cluster is not enabled
+		return nil // physical mode is not enabled for the cluster
 	}
 	if err := d.records.sweepConf(); err != nil {
 		return err

@@ -13,7 +13,7 @@ import (
 	"mulligan/snap/postgres/physical/wal"
 )
 
-// retention decides what of the store is needed, and removes what is not.
+// retention finds out which parts of the store are needed, and removes the others.
 type retention struct {
 	store     *store
 	records   *records
@@ -23,25 +23,25 @@ type retention struct {
 	failpoint failpoint.Hook
 }
 
-// holdings is what is stored, and which markers need what of it.
+// holdings are the contents of the store, and the parts of it that markers need.
 type holdings struct {
 	markers []marker
 	bases   []wal.Base
 	kept    []kept
-	live    wal.Timeline // of the data folder
-	size    wal.Segments // of the log's files
-	// What restores begin with: by marker, and "" for markers to come.
+	live    wal.Timeline // timeline of the live data folder
+	size    wal.Segments // of the log files
+	// The base backups from which restores begin, by marker; "" stands for later markers.
 	from map[snap.SnapshotID]wal.Base
 	log  map[string]bool // finished log files that are needed
-	// The live folder cannot be read, so all bases and all log may be needed.
+	// The live folder cannot be read, so all base backups and all log may be needed.
 	blind bool
-	open  []place // and these timelines' log from there on
+	open  []place // the log of these timelines from these positions on is needed too
 
 	legs map[wal.Timeline][]wal.Leg // histories that were read
 }
 
-// hold works out what is needed: by all markers but those in without, by the
-// folders that were swapped out, by restores under way, and by markers to come.
+// hold finds out what is needed: by all markers except those in without, by the folders that were swapped out, by restores
+// under way, and by later markers.
 func (rt *retention) hold(ctx context.Context, without ...snap.SnapshotID) (h holdings, err error) {
 	h.from, h.log, h.legs = map[snap.SnapshotID]wal.Base{}, map[string]bool{}, map[wal.Timeline][]wal.Leg{}
 	all, err1 := rt.records.markers()
@@ -67,7 +67,7 @@ func (rt *retention) hold(ctx context.Context, without ...snap.SnapshotID) (h ho
 			return h, err
 		}
 	}
-	for _, k := range h.kept { // live again, it goes on from its end
+	for _, k := range h.kept { // if the folder becomes live again, its server continues from End
 		if b, found := h.from[k.Marker]; found {
 			legs, err := rt.history(ctx, &h, k.End.TLI)
 			if errs.KindOf(err) == errs.Corrupt {
@@ -84,7 +84,7 @@ func (rt *retention) hold(ctx context.Context, without ...snap.SnapshotID) (h ho
 	return h, rt.holdUpTo(ctx, &h, "", h.live, wal.Endless)
 }
 
-// holdLive looks where the live folder stands. One that is broken, or another cluster's, says nothing.
+// holdLive finds the position of the live folder. If the folder is broken or belongs to another cluster, holdLive sets h.blind.
 func (rt *retention) holdLive(ctx context.Context, h *holdings) error {
 	c, err := rt.server.ReadControl(ctx, rt.server.DataDir)
 	if ctx.Err() != nil {
@@ -102,7 +102,7 @@ func (rt *retention) holdLive(ctx context.Context, h *holdings) error {
 	return nil
 }
 
-// history is the archive's, read once for each timeline.
+// history returns the legs of timeline t, which it reads from the archive only once.
 func (rt *retention) history(ctx context.Context, h *holdings, t wal.Timeline) ([]wal.Leg, error) {
 	if legs, found := h.legs[t]; found {
 		return legs, nil
@@ -114,8 +114,8 @@ func (rt *retention) history(ctx context.Context, h *holdings, t wal.Timeline) (
 	return legs, err
 }
 
-// holdUpTo notes the base and the log that lead to a place. Without a base there
-// is nothing to be kept.
+// holdUpTo records as needed the base backup and the log that lead to a position. If there is no base backup, nothing is
+// needed.
 func (rt *retention) holdUpTo(ctx context.Context, h *holdings, id snap.SnapshotID, t wal.Timeline, to wal.LSN) error {
 	legs, err := rt.history(ctx, h, t)
 	var b wal.Base
@@ -132,7 +132,7 @@ func (rt *retention) holdUpTo(ctx context.Context, h *holdings, id snap.Snapshot
 	return nil
 }
 
-// holdLog notes the log that leads from b to a place on the last of legs.
+// holdLog records as needed the log that leads from b to a position on the last of legs.
 func (h *holdings) holdLog(legs []wal.Leg, b wal.Base, to wal.LSN) {
 	spans := wal.Path(legs, b.TLI, b.Start, to)
 	if n := len(spans); n > 0 && to == wal.Endless {
@@ -152,7 +152,8 @@ func (h holdings) wants(name string) bool {
 	})
 }
 
-// garbage is what can go: bases, kept folders, and files in the archive.
+// garbage are the parts of the store that can be removed: base backups, kept folders, raw snapshots, and log files in the
+// archive.
 type garbage struct {
 	bases []wal.Base
 	kept  []kept
@@ -160,8 +161,8 @@ type garbage struct {
 	raws  []raw
 }
 
-// unneeded lists what nobody needs. With the last marker goes everything, also
-// what markers to come would begin with: last says that it is being deleted.
+// unneeded returns what is not needed. last means that the last marker is being deleted: then nothing is needed, not even for
+// later markers.
 func (rt *retention) unneeded(ctx context.Context, h holdings, last bool) (g garbage, err error) {
 	if last {
 		h.from, h.open, h.blind = nil, nil, false
@@ -196,8 +197,7 @@ func (rt *retention) unneeded(ctx context.Context, h holdings, last bool) (g gar
 	return g, err
 }
 
-// freed is what no one needs any more once these snapshots are deleted, in
-// addition to what no one needs now.
+// freed returns what is not needed once these snapshots are deleted, except what is not needed already.
 func (rt *retention) freed(ctx context.Context, ids []snap.SnapshotID) (g garbage, err error) {
 	before, err := rt.hold(ctx)
 	if err != nil {
@@ -240,8 +240,8 @@ func (rt *retention) paths(g garbage) (all []string) {
 	return all
 }
 
-// discard removes garbage: records first, so that none ever names what is gone.
-// What a crash leaves is found by the next prune or Sweep.
+// discard removes garbage. It removes the records first, so that no record refers to something that is gone. The next prune or
+// Sweep finds what a crash leaves.
 func (rt *retention) discard(ctx context.Context, g garbage) error {
 	if err := rt.failpoint.At("discard"); err != nil {
 		return err
@@ -264,7 +264,7 @@ func (rt *retention) discard(ctx context.Context, g garbage) error {
 	return rt.store.remove(ctx, rt.paths(garbage{log: g.log})...)
 }
 
-// prune drops what nobody needs.
+// prune removes what is not needed.
 func (rt *retention) prune(ctx context.Context) error {
 	h, err := rt.hold(ctx)
 	if err != nil {
@@ -277,7 +277,7 @@ func (rt *retention) prune(ctx context.Context) error {
 	return rt.discard(ctx, g)
 }
 
-// sweepStore removes what no record names.
+// sweepStore removes what no record refers to.
 func (rt *retention) sweepStore(ctx context.Context) error {
 	var known []string
 	bases, err1 := rt.records.bases()

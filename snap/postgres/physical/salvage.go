@@ -15,8 +15,8 @@ import (
 	"mulligan/snap/postgres/physical/pgserver"
 )
 
-// Salvage stops the server and keeps what lies where the data folder should be, byte
-// by byte: a folder that no server can be started in, a file, a link, or nothing.
+// Salvage stops the server and keeps everything in the place of the data folder byte by byte: a folder in which no server can
+// be started, a file, a link, or nothing.
 func (d *Driver) Salvage(ctx context.Context, req snap.CaptureRequest) (snap.Snapshot, error) {
 	const op = "keep the files of cluster"
 	if !database.ValidName(string(req.ID)) {
@@ -57,8 +57,8 @@ func (d *Driver) salvage(ctx context.Context, req snap.CaptureRequest) (r raw, e
 	return r, d.records.put("raws", string(r.ID), r)
 }
 
-// Recall gives what was recorded of the cluster with this StateDir when it was last
-// well: for a driver whose cluster has no data folder to [Locate].
+// Recall returns the recorded programs and owner of the cluster with this StateDir. It serves a driver whose cluster has no
+// data folder to [Locate].
 func Recall(stateDir string) (p pgserver.Place, found bool) {
 	var w ward
 	data, err := os.ReadFile(filepath.Join(stateDir, "ward.json"))

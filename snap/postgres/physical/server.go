@@ -22,13 +22,13 @@ import (
 // connections of a superuser. Forks have servers of their own.
 type server struct {
 	pgserver.Cluster
-	name string // the cluster's
+	name string // of the cluster
 	dsn  string
 	home asowner.Home
 }
 
-// connect connects to the live server: to the maintenance database, so that the
-// app's can be dropped and made again meanwhile.
+// connect connects to the maintenance database of the live server, so that the app's database can be dropped and created
+// meanwhile.
 func (s *server) connect(ctx context.Context) (session.Conn, error) {
 	cfg, err := s.config(ctx)
 	if err != nil {
@@ -45,7 +45,7 @@ func (s *server) connect(ctx context.Context) (session.Conn, error) {
 	return c, err
 }
 
-// connectTo connects to one database of the live server.
+// connectTo connects to a database of the live server.
 func (s *server) connectTo(ctx context.Context, database string) (session.Conn, error) {
 	cfg, err := s.config(ctx)
 	if err != nil {
@@ -55,8 +55,8 @@ func (s *server) connectTo(ctx context.Context, database string) (session.Conn, 
 	return session.Open(ctx, cfg)
 }
 
-// config is the DSN read. Where it names no user, that is the server's own; on a
-// unix socket the server also sees it as that user (SO_PEERCRED), for peer login.
+// config parses the DSN. If the DSN names no user, the user is that of the server. Connections to a unix socket are made as
+// that user (SO_PEERCRED), so that peer authentication works.
 func (s *server) config(ctx context.Context) (*pgx.ConnConfig, error) {
 	l, err := s.login()
 	if err != nil {
@@ -76,7 +76,7 @@ func (s *server) config(ctx context.Context) (*pgx.ConnConfig, error) {
 	return cfg, nil
 }
 
-// login takes the DSN apart, and fills in the server's user where it names none.
+// login parses the DSN. If it names no user, login takes the user that the server runs as.
 func (s *server) login() (*pglogin.Settings, error) {
 	l, err := pglogin.Parse(s.dsn)
 	if err != nil {
@@ -105,7 +105,7 @@ func (s *server) login() (*pglogin.Settings, error) {
 	return l, nil
 }
 
-// database returns the name of the database that the DSN names, or "".
+// database returns the name of the database in the DSN, or "".
 func (s *server) database() string {
 	l, err := s.login()
 	if err != nil {
@@ -114,8 +114,8 @@ func (s *server) database() string {
 	return l.Database
 }
 
-// head is where the live folder's log ends: timeline and place. The place is 0
-// after a crash of the server, when only reading tells.
+// head returns the end of the live folder's log: timeline and position. After a crash of the server the position is 0, because
+// only reading the log shows it.
 func (s *server) head(ctx context.Context) (t wal.Timeline, size wal.Segments, end wal.LSN, err error) {
 	running, err := pgserver.InUse(s.DataDir)
 	if err != nil {
@@ -124,7 +124,7 @@ func (s *server) head(ctx context.Context) (t wal.Timeline, size wal.Segments, e
 	ctl, err := s.ReadControl(ctx, s.DataDir)
 	if err != nil || !running {
 		if ctl.State == pgserver.ShutDown {
-			end = ctl.Checkpoint // only that record is left
+			end = ctl.Checkpoint // only the checkpoint record follows
 		}
 		return ctl.TLI, ctl.Segments, end, err
 	}
@@ -139,8 +139,7 @@ func (s *server) head(ctx context.Context) (t wal.Timeline, size wal.Segments, e
 	return t, ctl.Segments, end, err
 }
 
-// writeOut has the server write its buffers out, if it is up. One that is down,
-// or dead, is told by what its log holds.
+// writeOut makes the server write its buffers to the disk, and reports whether the server is up.
 func (s *server) writeOut(ctx context.Context) (up bool, err error) {
 	if s.Status(ctx, s.DataDir) != "ready" {
 		return false, nil
@@ -153,8 +152,8 @@ func (s *server) writeOut(ctx context.Context) (up bool, err error) {
 	return true, c.Run(ctx, "CHECKPOINT")
 }
 
-// revive starts a server that is down, if it may. why says how it was found so, and is the
-// error of one that runs all the same.
+// revive starts a server that is down if may is true. why is the error that the caller got from the server; revive returns it
+// if the server runs.
 func (s *server) revive(ctx context.Context, may bool, why error) error {
 	running, err := pgserver.InUse(s.DataDir)
 	if err != nil {

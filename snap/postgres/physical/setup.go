@@ -17,10 +17,9 @@ import (
 	"mulligan/snap/postgres/physical/session"
 )
 
-// Enable takes the cluster into care. It says what it changed, in whole
-// sentences. Where the server has to be restarted for a change to count, that may
-// be done at any time: until then a replication slot keeps the log. Enabling again
-// changes nothing. The first base is [Driver.Maintain]'s work.
+// Enable puts the cluster into physical mode. It returns its changes to the server as whole sentences, and whether a change
+// needs a restart of the server. The restart may be done at any time: until then a replication slot keeps the log. Enabling
+// again changes nothing. [Driver.Maintain] takes the first base backup.
 func (d *Driver) Enable(ctx context.Context) (changes []string, restartNeeded bool, err error) {
 	const op = "enable physical mode"
 	err = d.Do(ctx, op, func() (err error) {
@@ -31,7 +30,7 @@ func (d *Driver) Enable(ctx context.Context) (changes []string, restartNeeded bo
 	return changes, restartNeeded, err
 }
 
-// enable is Enable for a caller that holds Do's lock.
+// enable does the work of Enable. The caller must hold the lock of Do.
 func (d *Driver) enable(ctx context.Context) (changes []string, restart bool, err error) {
 	c, err := d.server.connect(ctx)
 	if err != nil {
@@ -63,7 +62,7 @@ func (d *Driver) enable(ctx context.Context) (changes []string, restart bool, er
 	if err := d.records.remember(f); err != nil {
 		return nil, false, err
 	}
-	if err := d.archive.collect(ctx, c, f); err != nil { // makes the slot where it is needed
+	if err := d.archive.collect(ctx, c, f); err != nil { // this makes the slot if necessary
 		return nil, false, err
 	}
 	if !d.archive.filledBy(f) && !f.Slot {
@@ -72,13 +71,13 @@ func (d *Driver) enable(ctx context.Context) (changes []string, restart bool, er
 	return changes, restart, nil
 }
 
-// admit makes the store for the cluster, unless the cluster cannot be handled; made reports that it was not there.
+// admit makes the store, unless physical mode cannot handle the cluster. made reports whether the store is new.
 func (d *Driver) admit(ctx context.Context, f facts) (made bool, err error) {
 	if made, err = d.store.claim(ctx); err != nil {
 		return false, err
 	}
 	if err := d.server.refuse(ctx, f); err != nil {
-		if made { // nothing of the cluster's is in it yet
+		if made { // the store has nothing of the cluster yet
 			err = errs.Also(err, d.store.remove(ctx, d.cfg.Store))
 		}
 		return false, err
@@ -86,8 +85,8 @@ func (d *Driver) admit(ctx context.Context, f facts) (made bool, err error) {
 	return made, d.records.remember(f)
 }
 
-// configure has the server fill the archive, unless it archives for somebody
-// else: then the log is copied.
+// configure makes the server fill the archive, unless the server already archives for another purpose: then the driver copies
+// the log.
 func (d *Driver) configure(ctx context.Context, c session.Conn, f facts) (changes []string, restart bool, err error) {
 	ours := f.FileCommand == d.archive.command()
 	taken := f.ArchiveLibrary != "" || f.FileCommand != "" && !ours && f.FileCommand != placeholder
@@ -112,13 +111,12 @@ func (d *Driver) configure(ctx context.Context, c session.Conn, f facts) (change
 
 func literal(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" }
 
-// placeholder stands in while archiving is on for nobody.
+// placeholder is the archive_command, a program that does nothing, while archive_mode is on but the driver does not need it.
 const placeholder = "true"
 
-// Disable takes the cluster out of care: its settings are reset, and everything
-// stored for it, checkpoints included, is removed. Where archiving was switched
-// on for us, it ends with the server's next restart; nothing is archived until
-// then, and Disable may be called after it to reset the last setting.
+// Disable takes the cluster out of physical mode: it resets the server's settings, and removes everything that is stored for
+// the cluster, checkpoints included. If Enable switched archiving on, archiving ends with the server's next restart. Nothing is
+// archived until then, and a call of Disable after the restart resets the last setting.
 func (d *Driver) Disable(ctx context.Context) (changes []string, restartNeeded bool, err error) {
 	const op = "disable physical mode"
 	changes, restartNeeded, err = d.leave(ctx, op)
@@ -145,7 +143,7 @@ func (d *Driver) Release(ctx context.Context) (changes []string, restartNeeded b
 	return d.leave(ctx, "release cluster")
 }
 
-// leave takes the cluster out of care, unless a restore is under way. What is stored stays.
+// leave resets the server, unless a restore is under way. It keeps everything that is stored.
 func (d *Driver) leave(ctx context.Context, op string) (changes []string, restart bool, err error) {
 	d.bases.taking.Lock()
 	defer d.bases.taking.Unlock()
@@ -155,7 +153,7 @@ func (d *Driver) leave(ctx context.Context, op string) (changes []string, restar
 			err = errs.New(errs.Busy, "", "restore %s is under way", plans[i].ID).WithHint("finish it first")
 		}
 		if _, gone := os.Lstat(d.cfg.DataDir); err != nil || errors.Is(gone, fs.ErrNotExist) {
-			return err // no cluster, no settings
+			return err // without a cluster there are no settings to reset
 		}
 		if changes, restart, err = d.reset(ctx); err == nil {
 			d.left = true
@@ -165,7 +163,7 @@ func (d *Driver) leave(ctx context.Context, op string) (changes []string, restar
 	return changes, restart, err
 }
 
-// reset undoes what Enable did to the server, having saved all log until now.
+// reset saves all log until now, and undoes the changes that Enable made to the server.
 func (d *Driver) reset(ctx context.Context) (changes []string, restart bool, err error) {
 	c, err := d.server.connect(ctx)
 	if err != nil {
@@ -203,8 +201,8 @@ func (d *Driver) reset(ctx context.Context) (changes []string, restart bool, err
 	return changes, restart, err
 }
 
-// Purge removes everything that is stored for the cluster with this StateDir, be
-// it released or gone. The server must not archive for it any more.
+// Purge removes everything that is stored for the cluster with this StateDir, whether the cluster was released or no longer
+// exists. The server must have stopped archiving into the store.
 func Purge(stateDir string) error {
 	const op = "remove what is stored of cluster"
 	var w ward

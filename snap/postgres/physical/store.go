@@ -12,14 +12,14 @@ import (
 	"mulligan/snap/postgres/physical/asowner"
 )
 
-// store is the folder beside the data folder that holds the archive, bases, forks, and files that were kept raw. It is
-// the cluster owner's, as the data folder is, so whatever is done in either is done in a process of the owner's.
+// store is the folder beside the data folder with the archive, base backups, forks and raw snapshots. It belongs to the
+// cluster's owner, as the data folder does, so all work in the two is done in processes of the owner.
 type store struct {
 	asowner.Home
 	owner    privsep.User
-	claimant string // the app and cluster that it is for
+	claimant string // the app and the cluster of the store
 
-	clones struct { // whether its file system shares extents
+	clones struct { // whether the file system can share extents
 		sync.Mutex
 		known, yes bool
 	}
@@ -31,11 +31,10 @@ func (s *store) arrange(ctx context.Context, a asowner.Arrangement) error {
 	return err
 }
 
-// exchangeTimeout bounds an exchange of folders that are on the same file system.
+// exchangeTimeout bounds an exchange of folders.
 const exchangeTimeout = 10 * time.Minute
 
-// exchange makes the data folder and a fork change places. It is done, or not done,
-// whatever becomes of ctx: the server is down meanwhile.
+// exchange exchanges the data folder and a fork. It ignores the end of ctx, because the server is down meanwhile.
 func (s *store) exchange(ctx context.Context, fork string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), exchangeTimeout)
 	defer cancel()
@@ -43,7 +42,7 @@ func (s *store) exchange(ctx context.Context, fork string) error {
 	return err
 }
 
-// sums lists the files of a data folder with their digests.
+// sums returns a list of the files of a data folder with their checksums.
 func (s *store) sums(ctx context.Context, dir string) ([]byte, error) {
 	l, err := asowner.Sums.Call(ctx, s.owner, dir)
 	if err != nil {
@@ -57,10 +56,10 @@ func (s *store) sums(ctx context.Context, dir string) ([]byte, error) {
 	return data, err
 }
 
-// cleanTimeout bounds how long something is removed after the caller has gone.
+// cleanTimeout bounds a removal after the caller's ctx has ended.
 const cleanTimeout = 10 * time.Minute
 
-// remove removes files and folders of the store, also when ctx has ended.
+// remove removes files and folders of the store, even if ctx has ended.
 func (s *store) remove(ctx context.Context, paths ...string) error {
 	if len(paths) == 0 {
 		return nil
@@ -78,15 +77,15 @@ func (s *store) cloning(ctx context.Context) bool {
 	if !s.clones.known {
 		yes, err := asowner.Clones.Call(ctx, s.owner, s.Store)
 		if err != nil {
-			return false // copying is always possible; it is asked again
+			return false // copying is always possible; the next call tries again
 		}
 		s.clones.known, s.clones.yes = true, yes
 	}
 	return s.clones.yes
 }
 
-// room makes sure that a copy of dir fits on the store's file system, with a
-// reserve: the server must not run out of space because of us.
+// room returns an error unless a copy of dir fits on the store's file system. It keeps a reserve free, so that the server does
+// not run out of space.
 func (s *store) room(ctx context.Context, dir string) error {
 	q := asowner.SpaceQuery{Store: s.Store}
 	if !s.cloning(ctx) {
@@ -103,13 +102,13 @@ func (s *store) room(ctx context.Context, dir string) error {
 	return nil
 }
 
-// claim makes the store, and marks it as this app's: two apps in one cluster
-// would take each other back.
+// claim makes the store, and marks it as this app's. Two apps must not use the same cluster, because each would also restore
+// the other.
 func (s *store) claim(ctx context.Context) (made bool, err error) {
 	return asowner.TakeClaim.Call(ctx, s.owner, asowner.Claim{Store: s.Store, Mine: s.claimant + "\n"})
 }
 
-// measure returns how many bytes would be free without the files and folders in gone.
+// measure returns how many bytes would become free without the files and folders in gone.
 func (s *store) measure(ctx context.Context, gone []string) (int64, error) {
 	return asowner.Measure.Call(ctx, s.owner, asowner.Measurement{Home: s.Home, Gone: gone, Shared: s.cloning(ctx)})
 }

@@ -12,8 +12,8 @@ import (
 	"mulligan/snap/postgres/physical/pgserver"
 )
 
-// engine takes the steps of a restore, in the order that package database has for all drivers,
-// and finds the snapshots at its two ends. The plan holds all that it needs of those.
+// engine implements the steps of a restore, whose order package database defines for all drivers, and finds the snapshots of a
+// restore. The plan has all that the steps need of these snapshots.
 type engine struct{ *pieces }
 
 var (
@@ -23,7 +23,7 @@ var (
 
 func (e engine) Snapshot(_ string, id snap.SnapshotID) (state, error) { return e.records.state(id) }
 
-// Intact has nothing to do: that a base is whole is checked while the log is replayed from it.
+// Intact does nothing: the base backup is checked while the log is replayed from it.
 func (engine) Intact(context.Context, state) error { return nil }
 
 func (engine) Hold(_ *database.Plan, _, _ state) error              { return nil }
@@ -33,17 +33,17 @@ func (e engine) Classify(op string, err error) error {
 	return database.Classify(op, err, e.cfg.DataDir)
 }
 
-// Stale reports whether the live state is no longer the base: whether the log
-// holds a commit that changed something since the base's marker.
+// Stale reports whether the live state is no longer the base: whether the log has a commit after the base's marker that changed
+// something.
 func (e engine) Stale(ctx context.Context, p *plan, _ state) (bool, error) { return e.moved(ctx, p) }
 
-// Warm has the server write its buffers out, so that stopping it is quick.
+// Warm makes the server write its buffers to the disk, so that stopping it is quick.
 func (e engine) Warm(ctx context.Context, _ *plan, _ state) error {
 	_, err := e.server.writeOut(ctx)
 	return err
 }
 
-// moved reports whether the live folder is past the base. The server may be down.
+// moved reports whether the live folder was changed since the base. The server may be down.
 func (e engine) moved(ctx context.Context, p *plan) (bool, error) {
 	now, err := asowner.Inode(e.cfg.DataDir)
 	if err != nil || now != p.Live {
@@ -60,7 +60,7 @@ func (e engine) moved(ctx context.Context, p *plan) (bool, error) {
 	return changed, err
 }
 
-// Commit stops the server, exchanges the data folders, and starts it again.
+// Commit stops the server, exchanges the data folders, and starts the server again.
 func (e engine) Commit(ctx context.Context, p *plan, _, _ state) error {
 	done, err := e.exchanged(p)
 	if err == nil && !done {
@@ -76,8 +76,8 @@ func (e engine) Commit(ctx context.Context, p *plan, _, _ state) error {
 	return e.bringUp(ctx, p, p.RawTarget)
 }
 
-// Tidy starts a server that a capture of raw files has stopped. It is called when Commit is repeated after its end, and when
-// Undo has nothing to exchange back.
+// Tidy starts a server that a salvage stopped. It is called when Commit is repeated after its end, and when Undo has nothing to
+// exchange.
 func (e engine) Tidy(ctx context.Context, p *plan) error {
 	switch {
 	case p.up:
@@ -90,8 +90,8 @@ func (e engine) Tidy(ctx context.Context, p *plan) error {
 	return nil
 }
 
-// swapIn makes the fork the live folder, with the server down. If something was
-// committed since the base, the server goes on as it was.
+// swapIn stops the server and makes the fork the live folder. If something was committed since the base, it starts the server
+// in the old folder again, and returns an error.
 func (e engine) swapIn(ctx context.Context, p *plan) error {
 	if err := e.checkFork(ctx, p); err != nil {
 		return err
@@ -128,7 +128,7 @@ func (e engine) swapIn(ctx context.Context, p *plan) error {
 	return e.store.exchange(ctx, e.store.path("forks", p.Fork.Dir))
 }
 
-// checkFork makes sure that the fork is as it was left.
+// checkFork returns an error if the fork was changed since it was prepared.
 func (e engine) checkFork(ctx context.Context, p *plan) error {
 	fork := e.store.path("forks", p.Fork.Dir)
 	n, err := asowner.Inode(fork)
@@ -144,9 +144,8 @@ func (e engine) checkFork(ctx context.Context, p *plan) error {
 	return nil
 }
 
-// saveLive saves the log of the live folder, whose server was stopped. Of a folder that
-// was kept raw it saves what it can: of the log that markers need, the archive has
-// links at least.
+// saveLive saves the log of the live folder, whose server is stopped. If the base is a raw snapshot, errors are not fatal: the
+// archive has at least links to the log that markers need.
 func (e engine) saveLive(ctx context.Context, p *plan) error {
 	ctl, err := e.server.ReadControl(ctx, e.cfg.DataDir)
 	if p.RawBase != nil && (err != nil || ctl.System != p.System) {
@@ -163,8 +162,8 @@ func (e engine) saveLive(ctx context.Context, p *plan) error {
 	return err
 }
 
-// quiet refuses early where something was committed since the base, and else has
-// the server write its buffers out, so that stopping it is quick.
+// quiet returns an error if something was committed since the base. Before that, it makes the server write its buffers to the
+// disk, so that stopping it is quick.
 func (e engine) quiet(ctx context.Context, p *plan) error {
 	if p.RawBase == nil {
 		if up, err := e.server.writeOut(ctx); err != nil || !up {
@@ -178,8 +177,8 @@ func (e engine) quiet(ctx context.Context, p *plan) error {
 	return err
 }
 
-// Undo exchanges the folders back, if Commit did exchange them. The folder from
-// before the restore goes on where it was stopped; what was written to the fork is lost.
+// Undo exchanges the folders back if Commit exchanged them. The server continues in the folder from before the restore;
+// everything written to the fork is lost.
 func (e engine) Undo(ctx context.Context, p *plan, _, _ state) error {
 	done, err := e.exchanged(p)
 	if err == nil && done {
@@ -195,7 +194,7 @@ func (e engine) Undo(ctx context.Context, p *plan, _, _ state) error {
 	return e.bringUp(ctx, p, p.RawBase)
 }
 
-// swapBack makes the folder from before the restore live again, with the server down.
+// swapBack stops the server and makes the folder from before the restore live again.
 func (e engine) swapBack(ctx context.Context, p *plan) error {
 	if err := e.cfg.Failpoint.At("undo: stop"); err != nil {
 		return err
@@ -203,7 +202,7 @@ func (e engine) swapBack(ctx context.Context, p *plan) error {
 	if err := e.server.Stop(ctx); err != nil {
 		return err
 	}
-	if !p.Read.IsZero() { // of the target
+	if !p.Read.IsZero() { // the hash of the target
 		p.Read = snap.Hash{}
 		if err := e.plans.Save(p); err != nil {
 			return err
@@ -215,8 +214,8 @@ func (e engine) swapBack(ctx context.Context, p *plan) error {
 	return e.store.exchange(ctx, e.store.path("forks", p.Fork.Dir))
 }
 
-// check compares what the live server says of itself, and its log, with what it
-// should be; and the contents with the fork's, where those were read.
+// check compares the live server's identity and log with the expected ones, and the contents with those of the fork if they
+// were read.
 func (e engine) check(ctx context.Context, p *plan, _, _ state) (proof snap.Proof, err error) {
 	back := p.Back()
 	from, digest := p.Fork.place(), p.Digest
@@ -233,7 +232,7 @@ func (e engine) check(ctx context.Context, p *plan, _, _ state) (proof snap.Proo
 	return proof, err
 }
 
-// wanted is what should be live, if it was kept raw.
+// wanted returns the raw snapshot that should be live, or nil if a marker should be.
 func (p *plan) wanted(back bool) *raw {
 	if back {
 		return p.RawBase
@@ -241,7 +240,7 @@ func (p *plan) wanted(back bool) *raw {
 	return p.RawTarget
 }
 
-// notes says what the proof of a restore, or of its undoing, compared.
+// notes describes what the proof of a restore, or of its undo, compared.
 func (p *plan) notes(back bool) []string {
 	if back {
 		return []string{"The data folder from before is live again; the log shows whether anything was committed to it since the safety checkpoint."}
@@ -259,7 +258,7 @@ func (p *plan) notes(back bool) []string {
 	}
 }
 
-// liveHash is the hash of the live state, seen from a place in its history.
+// liveHash returns the hash of the live state, given a position in its history.
 func (e engine) liveHash(ctx context.Context, from place, digest snap.Hash, rows bool) (h snap.Hash, err error) {
 	c, err := e.server.connect(ctx)
 	if err != nil {
@@ -295,9 +294,8 @@ func (e engine) liveHash(ctx context.Context, from place, digest snap.Hash, rows
 	return stateHash(f.System, f.TLI, from.Start, digest), nil
 }
 
-// bringUp starts the server after what a snapshot holds has become live. Files that
-// were kept raw are left as they are, unless a server ran in them: then they are
-// hashed first, and it is started if that can be.
+// bringUp starts the server after a snapshot has become live. Files of a raw snapshot are left as they are, unless a server ran
+// in them: then bringUp hashes them, and starts the server if that is possible.
 func (e engine) bringUp(ctx context.Context, p *plan, r *raw) error {
 	if r == nil {
 		return e.server.Start(ctx)

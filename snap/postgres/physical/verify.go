@@ -7,9 +7,9 @@ import (
 	"mulligan/snap/postgres/physical/wal"
 )
 
-// Verify checks that a marker can be replayed: that its base and all of the log
-// between them are there, and with Full that each byte of them is as it was
-// written. The folder that was swapped out at a marker is only a shorter way.
+// Verify checks that a marker can be replayed: that its base backup and all of the log between the two exist, and with depth
+// Full that all their bytes are unchanged. It does not check the folder that was swapped out at the marker, which only saves
+// time.
 func (d *Driver) Verify(ctx context.Context, id snap.SnapshotID, depth snap.Depth) error {
 	return d.Do(ctx, "verify cluster snapshot", func() error {
 		s, err := d.records.state(id)
@@ -37,7 +37,7 @@ func (d *Driver) verify(ctx context.Context, m marker, depth snap.Depth) error {
 	return err
 }
 
-// segmentSize is how large the log's files are, which never changes.
+// segmentSize returns the size of the log's files, which never changes.
 func (d *Driver) segmentSize(ctx context.Context) (wal.Segments, error) {
 	if f, err := d.records.known(); err == nil {
 		return f.Segments, nil
