@@ -18,8 +18,8 @@ import (
 	"mulligan/snap/postgres/physical/wal"
 )
 
-// server is the cluster's live server, the one that the app uses: the driver starts and stops it, and asks it over
-// connections of a superuser. Forks have servers of their own.
+// server is the cluster's live server, which the app uses. The driver starts and stops it, and connects to it as a superuser.
+// Forks have other servers.
 type server struct {
 	pgserver.Cluster
 	name string // of the cluster
