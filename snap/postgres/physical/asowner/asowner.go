@@ -1,9 +1,7 @@
-// Package asowner has what is done in the data folder of a PostgreSQL cluster, and in the store
-// beside it. Both are the cluster owner's, who may put anything there, and whoever is superuser of
-// a database can act as the owner. So the daemon itself opens nothing in them: the functions of
-// this package do, each in a process that is the owner (package privsep). They keep no state, and
-// do not wait where a file turns out to be a fifo. The driver takes what they answer as something
-// that the owner said.
+// Package asowner has the operations on the data folder of a PostgreSQL cluster and on the store beside it. Both belong to the
+// cluster's owner, who may put anything there, and every superuser of a database can act as the owner. So the daemon itself
+// opens no files in them. The functions of this package do, each in a process with the rights of the owner (package privsep).
+// They keep no state, and do not block on a fifo in place of a file. The driver trusts their results no more than the owner.
 package asowner
 
 import (
@@ -20,20 +18,19 @@ import (
 	"mulligan/privsep"
 )
 
-// none is the result of a function that has nothing to tell.
+// none is the result of a function that returns nothing.
 type none struct{}
 
-// Home is where the files of a cluster are.
+// Home has the paths of a cluster: its data folder and its store.
 type Home struct{ Data, Store string }
 
-// Archive returns the folder of the store with the log that is kept.
+// Archive returns the folder of the archived log in the store.
 func (h Home) Archive() string { return filepath.Join(h.Store, "archive") }
 
-// WAL returns the folder with the log that the server writes.
+// WAL returns the folder into which the server writes its log.
 func (h Home) WAL() string { return filepath.Join(h.Data, "pg_wal") }
 
-// openRegular opens a regular file for reading. Another kind of file is an error,
-// and is not waited for.
+// openRegular opens a regular file for reading. It returns an error, and does not block, if path is another kind of file.
 func openRegular(path string, flags int) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY|flags, 0)
 	if err != nil {
@@ -49,7 +46,7 @@ func openRegular(path string, flags int) (*os.File, error) {
 	return f, nil
 }
 
-// readBounded reads a regular file of at most so many bytes.
+// readBounded reads a regular file. It returns an error if the file has more than most bytes.
 func readBounded(path string, most int64, flags int) ([]byte, error) {
 	f, err := openRegular(path, flags)
 	if err != nil {
@@ -63,7 +60,7 @@ func readBounded(path string, most int64, flags int) ([]byte, error) {
 	return data, err
 }
 
-// writeFile makes a regular file, or replaces what is in the one that is there.
+// writeFile creates a regular file, or replaces the content of an existing one.
 func writeFile(path string, data []byte) error {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
 	if err != nil {
@@ -73,7 +70,7 @@ func writeFile(path string, data []byte) error {
 	return errors.Join(err, f.Close())
 }
 
-// Tail reads the end of a file that may be long: up to maxTail bytes.
+// Tail reads the last maxTail bytes of a file.
 var Tail = privsep.Define("physical.tail", func(_ context.Context, path string) ([]byte, error) {
 	f, err := openRegular(path, unix.O_NOFOLLOW)
 	if err != nil {
@@ -89,7 +86,7 @@ var Tail = privsep.Define("physical.tail", func(_ context.Context, path string) 
 
 const maxTail = 1 << 20
 
-// Absent reports whether the error says that nothing is at a path, or that nothing can be.
+// Absent reports whether err means that no file exists at a path.
 func Absent(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP)
 }

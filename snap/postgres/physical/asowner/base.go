@@ -20,28 +20,28 @@ import (
 	"mulligan/snap/postgres/physical/wal"
 )
 
-// BaseQuery asks for the base that a marker is reached from.
+// BaseQuery asks for the base backup from which a marker can be replayed.
 type BaseQuery struct {
 	Home  Home
 	Bases []wal.Base
-	TLI   wal.Timeline // of the marker, and its place
+	TLI   wal.Timeline // the marker's position
 	LSN   wal.LSN
 	Size  wal.Segments
-	// Conf is set where the live state is captured. It asks for the configuration too, and
-	// is the digest of the one that the daemon has, or "".
+	// Conf is set in a capture of the live state, and asks for the configuration too. *Conf is the digest of the configuration
+	// that the daemon has, or "".
 	Conf   *string
-	System string // then: the server's cluster
+	System string // if Conf is set: the system identifier of the server's cluster
 }
 
 // BaseFound is the answer to a BaseQuery.
 type BaseFound struct {
 	Base string // its ID
-	Same bool   // the configuration is the one that the daemon has; else it is Conf
+	Same bool   // the daemon has the configuration already; otherwise Conf is the configuration
 	Conf map[string][]byte
 }
 
-// FindBase finds the base for a marker, given that all of the log between
-// the two is there. It is one function so that a capture makes one call.
+// FindBase finds the base backup for a marker. It returns an error unless all of the log between the two exists. It also reads
+// the configuration, so that a capture needs only one call.
 var FindBase = privsep.Define("physical.findBase", func(_ context.Context, q BaseQuery) (found BaseFound, err error) {
 	if q.Conf != nil {
 		if err := q.Home.whole(q.System); err != nil {
@@ -81,8 +81,8 @@ func (q BaseQuery) find() (id string, err error) {
 	return b.ID, q.Home.link(names)
 }
 
-// whole checks that the data folder is the one of the server that runs, which goes on
-// for a while when its folder is removed or replaced. It runs as the owner.
+// whole returns an error unless the data folder is that of the running server, which continues for a while after its folder is
+// removed or replaced. whole runs as the owner.
 func (h Home) whole(system string) error {
 	lost := errs.New(errs.Failed, "", "the server of cluster %s runs, and %s is no longer its data folder", system, h.Data).
 		WithHint("put the folder back")
@@ -102,20 +102,19 @@ func (h Home) whole(system string) error {
 	return nil
 }
 
-// Configured are the files in the data folder that say how the server runs.
-// They are not in the log, so a marker keeps them.
+// Configured are the configuration files in the data folder. They are not in the log, so each marker keeps a copy.
 var Configured = []string{"postgresql.conf", "postgresql.auto.conf", "pg_hba.conf", "pg_ident.conf"}
 
-// maxConf is how many bytes a file of the server's configuration may have.
+// maxConf is the largest size in bytes of a configuration file.
 const maxConf = 4 << 20
 
-// readConf reads the configuration that is in a data folder.
+// readConf reads the configuration files in a data folder.
 func readConf(dataDir string) (map[string][]byte, error) {
 	files := map[string][]byte{}
 	for _, name := range Configured {
 		data, err := readBounded(filepath.Join(dataDir, name), maxConf, 0)
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // it is elsewhere, as on Debian
+			continue // the file is in another folder, as on Debian
 		} else if err != nil {
 			return nil, err
 		}
@@ -124,7 +123,7 @@ func readConf(dataDir string) (map[string][]byte, error) {
 	return files, nil
 }
 
-// ConfDigest names a configuration.
+// ConfDigest returns a digest that identifies a configuration.
 func ConfDigest(files map[string][]byte) string {
 	data, err := json.Marshal(files)
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// occupied is the number of bytes on disk that the files below dir take,
-// whether they share them or not. A file with another name besides is left out.
+// occupied returns the number of bytes on disk of the files below dir, including extents that they share. Files with more than
+// one hard link are left out.
 func occupied(dir string) (total int64, err error) {
 	err = EachFile(dir, func(path string) error {
 		var st unix.Stat_t
@@ -27,8 +27,8 @@ func occupied(dir string) (total int64, err error) {
 	return total, err
 }
 
-// EachFile calls f for each regular file below path. What vanishes meanwhile, or lies in a
-// folder that cannot be entered, is passed over.
+// EachFile calls f for each regular file below path. It skips files that disappear meanwhile, and folders that cannot be
+// entered.
 func EachFile(path string, f func(path string) error) error {
 	return filepath.WalkDir(path, func(path string, e fs.DirEntry, err error) error {
 		if err == nil && e.Type().IsRegular() {
@@ -41,11 +41,11 @@ func EachFile(path string, f func(path string) error) error {
 	})
 }
 
-// extent is a stretch of the disk.
+// extent is a range of bytes of the disk.
 type extent struct{ start, end uint64 }
 
-// freedBy is what removing the files below gone would free, given that those
-// below stay share extents with them.
+// freedBy returns how many bytes the removal of the files below gone frees. Extents that they share with files below stay are
+// not freed.
 func freedBy(gone, stay []string) (int64, error) {
 	mine, loose, err := extents(gone)
 	if err != nil {
@@ -73,8 +73,7 @@ func freedBy(gone, stay []string) (int64, error) {
 	return total, nil
 }
 
-// extents gives the stretches of disk that files take, in order and joined, and
-// the bytes of those files that cannot say where they are.
+// extents returns the extents of files, sorted and merged, and the number of bytes of files whose extents are unknown.
 func extents(paths []string) (list []extent, loose int64, err error) {
 	for _, p := range paths {
 		err := EachFile(p, func(path string) error {
@@ -98,13 +97,13 @@ func extents(paths []string) (list []extent, loose int64, err error) {
 	return joined, loose, nil
 }
 
-// The FIEMAP call (linux/fiemap.h): which extents a file has.
+// The FIEMAP call (linux/fiemap.h) returns the extents of a file.
 const (
 	fsIocFiemap   = 0xC020660B
 	fiemapSync    = 0x1
 	fiemapPerCall = 256
 	extentLast    = 0x1
-	extentNoPlace = 0x2 | 0x4 | 0x200 // unknown, not allocated yet, inline
+	extentNoPlace = 0x2 | 0x4 | 0x200 // unknown, not allocated yet, or inline
 )
 
 type fiemap struct {
@@ -125,7 +124,7 @@ func fileExtents(path string) (list []extent, loose int64, err error) {
 	if err != nil {
 		return nil, 0, err
 	}
-	defer f.Close() // only read
+	defer f.Close() // it was only read
 	q := fiemap{Length: ^uint64(0), Flags: fiemapSync, Count: fiemapPerCall}
 	for {
 		q.Mapped = 0
@@ -134,7 +133,7 @@ func fileExtents(path string) (list []extent, loose int64, err error) {
 			if err != nil {
 				return nil, 0, err
 			}
-			return nil, info.Sys().(*syscall.Stat_t).Blocks * 512, nil // a file system that does not tell
+			return nil, info.Sys().(*syscall.Stat_t).Blocks * 512, nil // the file system does not support the call
 		}
 		for _, e := range q.Extents[:q.Mapped] {
 			if e.Flags&extentNoPlace != 0 {

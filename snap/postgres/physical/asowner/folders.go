@@ -14,13 +14,13 @@ import (
 	"mulligan/privsep"
 )
 
-// ClusterCopy says which data folder is copied where.
+// ClusterCopy names the source and the destination of [Copy].
 type ClusterCopy struct {
 	From, To string
-	Live     bool // From is a server's that runs: its transient files are left out
+	Live     bool // From belongs to a running server: its transient files are left out
 }
 
-// Copy copies a data folder; To must not exist.
+// Copy copies a data folder. To must not exist.
 var Copy = privsep.Define("physical.copy", func(ctx context.Context, c ClusterCopy) (none, error) {
 	omit := func(string) bool { return false }
 	if c.Live {
@@ -29,12 +29,12 @@ var Copy = privsep.Define("physical.copy", func(ctx context.Context, c ClusterCo
 	return none{}, copyCluster(ctx, c.From, c.To, omit)
 })
 
-// Arrangement says which small files of a data folder are removed and written.
+// Arrangement names the small files of a data folder that [Arrange] removes and writes.
 type Arrangement struct {
 	Dir   string
-	Drop  []string          // files in Dir that are removed, if they are there
-	Files map[string][]byte // and then written
-	Sync  bool              // all that is in Dir is on the disk afterwards
+	Drop  []string          // files in Dir that are removed if they exist
+	Files map[string][]byte // files that are written afterwards
+	Sync  bool              // everything in Dir is made durable in the end
 }
 
 // Arrange removes and writes small files in a data folder.
@@ -58,12 +58,12 @@ var Arrange = privsep.Define("physical.arrange", func(_ context.Context, a Arran
 // Pair is two paths.
 type Pair struct{ A, B string }
 
-// Exchange makes two folders change places, or whatever lies there.
+// Exchange exchanges whatever is at two paths.
 var Exchange = privsep.Define("physical.exchange", func(_ context.Context, e Pair) (none, error) {
 	return none{}, swap(e.A, e.B)
 })
 
-// Layout checks what the data folder consists of.
+// Layout returns an error unless physical mode can handle the layout of the data folder.
 var Layout = privsep.Define("physical.layout", func(_ context.Context, h Home) (none, error) {
 	wal, err := os.Lstat(h.WAL())
 	if err != nil {
@@ -75,7 +75,7 @@ var Layout = privsep.Define("physical.layout", func(_ context.Context, h Home) (
 	return none{}, canExchange(h.Data, h.Store)
 })
 
-// canExchange checks that the two folders can change places. It runs as the owner.
+// canExchange returns an error unless the two folders are on the same file system and can be exchanged. It runs as the owner.
 func canExchange(data, store string) error {
 	var above, at, other unixStat
 	for path, st := range map[string]*unixStat{dirOf(data): &above, data: &at, store: &other} {
@@ -106,7 +106,7 @@ func unwritable(dir string) error {
 		WithHint("chown the folder to the server's user")
 }
 
-// Remove removes files, and folders with all that is in them.
+// Remove removes files, and folders with everything in them.
 var Remove = privsep.Define("physical.remove", func(_ context.Context, paths []string) (none, error) {
 	for _, p := range paths {
 		if err := removeAll(p); err != nil {
@@ -116,13 +116,13 @@ var Remove = privsep.Define("physical.remove", func(_ context.Context, paths []s
 	return none{}, nil
 })
 
-// NewFolder is a folder that is to be made.
+// NewFolder names a folder for [Mkdir].
 type NewFolder struct {
 	Path string
-	Old  bool // it may be there
+	Old  bool // it may exist
 }
 
-// Mkdir makes a folder that nobody else enters.
+// Mkdir makes a folder that only the owner can enter.
 var Mkdir = privsep.Define("physical.mkdir", func(_ context.Context, n NewFolder) (none, error) {
 	err := os.Mkdir(n.Path, 0o700)
 	if n.Old && errors.Is(err, fs.ErrExist) {
@@ -131,7 +131,7 @@ var Mkdir = privsep.Define("physical.mkdir", func(_ context.Context, n NewFolder
 	return none{}, err
 })
 
-// Names lists a folder.
+// Names returns the names of the entries of a folder.
 var Names = privsep.Define("physical.names", func(_ context.Context, dir string) ([]string, error) { return names(dir) })
 
 func names(dir string) (list []string, err error) {
@@ -142,7 +142,7 @@ func names(dir string) (list []string, err error) {
 	return list, err
 }
 
-// sumList is an open file with a list of sums, which may be longer than a message.
+// sumList is an open file with a list of checksums, which may be too long for a message.
 type sumList struct {
 	File *os.File `json:"-"`
 }
@@ -150,16 +150,16 @@ type sumList struct {
 // Files implements privsep.Carrier.
 func (l *sumList) Files() []**os.File { return []**os.File{&l.File} }
 
-// MaxSums is how many bytes a list of sums may have: it takes some 110 a file.
+// MaxSums is the largest size in bytes of a list of checksums. A file takes about 110 bytes.
 const MaxSums = 512 << 20
 
-// TooManyFiles returns the error for a cluster whose sums take more than MaxSums.
+// TooManyFiles returns the error for a cluster whose checksums take more than MaxSums.
 func TooManyFiles() error {
 	return errs.New(errs.Unsupported, "", "the cluster has too many files: their sums take more than %d MiB", MaxSums>>20).
 		WithHint("use mode = logical")
 }
 
-// Sums lists the files of a data folder with their digests.
+// Sums lists the files of a data folder with their checksums.
 var Sums = privsep.Define("physical.sums", func(ctx context.Context, dir string) (l sumList, err error) {
 	fd, err := unix.MemfdCreate("mulligan-sums", unix.MFD_CLOEXEC)
 	if err != nil {

@@ -16,13 +16,13 @@ import (
 	"mulligan/snap/postgres/physical/wal"
 )
 
-// LogToSave says what of a pg_wal folder the archive is to have.
+// LogToSave names the parts of a pg_wal folder that SaveLog copies into the archive.
 type LogToSave struct {
 	Wal, Archive string
-	History      string // a history that must be there, and is copied before all else
-	// End is a log file: those before it on its timeline are finished, and copied.
+	History      string // a history file that must exist; it is copied first
+	// End is a log file. The files before End on its timeline are finished, and are copied.
 	End string
-	// Those from End to Until, which may be "", are saved as far as they were written.
+	// The files from End to Until are copied as far as they are written. Until may be "".
 	Until string
 }
 
@@ -31,7 +31,7 @@ var SaveLog = privsep.Define("physical.saveLog", func(ctx context.Context, s Log
 	return none{}, s.save(ctx)
 })
 
-// save copies what the archive lacks: histories, and log files.
+// save copies the histories and log files that the archive lacks.
 func (s LogToSave) save(ctx context.Context) error {
 	if s.History != "" {
 		if err := copyDurably(filepath.Join(s.Wal, s.History), filepath.Join(s.Archive, s.History), false); err != nil {
@@ -63,8 +63,7 @@ func (s LogToSave) save(ctx context.Context) error {
 	return nil
 }
 
-// copyDurably makes a copy that is there wholly or not at all. Without replace,
-// one that is there already stays.
+// copyDurably copies a file so that dst never has a part of the content. An existing dst is kept unless replace is true.
 func copyDurably(src, dst string, replace bool) (err error) {
 	tmp := filepath.Join(filepath.Dir(dst), ".copy."+filepath.Base(dst))
 	if err := os.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -84,7 +83,7 @@ func copyDurably(src, dst string, replace bool) (err error) {
 	if err == nil {
 		err = unix.Renameat2(unix.AT_FDCWD, tmp, unix.AT_FDCWD, dst, flags)
 	}
-	if errors.Is(err, unix.EEXIST) { // the server was quicker
+	if errors.Is(err, unix.EEXIST) { // the server archived the file meanwhile
 		return os.Remove(tmp)
 	}
 	if err != nil {
@@ -93,13 +92,12 @@ func copyDurably(src, dst string, replace bool) (err error) {
 	return durable.Sync(filepath.Dir(dst))
 }
 
-// Linked ends the names of log files in the archive that are the live server's own
-// files under a second name, so that they outlive its folder. The server takes a file
-// for something else only when the archive has a copy, which goes before the link.
+// Linked is the suffix of log files in the archive that are hard links to the live server's own files, so that the files
+// outlive its folder. The server reuses a file only after the archive has a copy of it, and copies take precedence over links.
 const Linked = ".live"
 
-// link gives those of the log files that only the live server has a second name in
-// the archive. Where the file system has no links, there is only the first.
+// link makes links in the archive to the log files that only the live server has. On a file system without hard links it makes
+// none.
 func (h Home) link(names []string) error {
 	for _, name := range names {
 		if _, err := os.Lstat(filepath.Join(h.Archive(), name)); err == nil {
@@ -111,7 +109,7 @@ func (h Home) link(names []string) error {
 			continue
 		}
 		if same, err := SameFile(from, to); err != nil || same {
-			continue // or the live server has it no more
+			continue // the link is right, or the live server has removed the file
 		}
 		if err := os.Remove(to); err != nil {
 			return err
@@ -123,7 +121,8 @@ func (h Home) link(names []string) error {
 	return nil
 }
 
-// locate finds a log file: finished, with the live server, or saved unfinished.
+// locate returns the path of a log file: a finished one in the archive, one of the live server, or the saved part of an
+// unfinished one. It returns "" if there is none.
 func (h Home) locate(name string) string {
 	for _, path := range []string{
 		filepath.Join(h.Archive(), name), filepath.Join(h.Archive(), name+Linked), filepath.Join(h.WAL(), name), filepath.Join(h.Archive(), name+".partial"),
@@ -135,9 +134,8 @@ func (h Home) locate(name string) string {
 	return ""
 }
 
-// present checks that all log files are there. The child of a fork holds a copy
-// of its parent's last file, so either will do for a file that ends a leg. It
-// runs as the owner.
+// present returns an error of kind errs.Corrupt unless all log files exist. A fork's first file has a copy of the end of its
+// parent's last file, so at the end of a leg either of the two suffices. present runs as the owner.
 func (h Home) present(names []string) error {
 	for i, name := range names {
 		if h.locate(name) != "" {
@@ -151,16 +149,16 @@ func (h Home) present(names []string) error {
 	return nil
 }
 
-// LogLinks says which log files [LinkLog] makes links to.
+// LogLinks names the log files to which [LinkLog] makes links.
 type LogLinks struct {
 	Home  Home
-	Dir   string       // it must not exist
-	Names []string     // the log files, or
-	First string       // all of its timeline from this one on, as far as they are log of
+	Dir   string       // the log files; or, if First is set:
+	Names []string     // the first log file; all later ones of its timeline that hold valid log follow
+	First string       // size of the log files
 	Size  wal.Segments // this size
 }
 
-// LinkLog makes a folder of links to log files, wherever they are.
+// LinkLog makes a folder of links to log files, from the archive and from the server's folder.
 var LinkLog = privsep.Define("physical.linkLog", func(_ context.Context, l LogLinks) (none, error) {
 	if err := os.Mkdir(l.Dir, 0o700); err != nil {
 		return none{}, err
@@ -171,9 +169,8 @@ var LinkLog = privsep.Define("physical.linkLog", func(_ context.Context, l LogLi
 	return none{}, l.linkNamed()
 })
 
-// linkFrom links the log files of a timeline from l.First on. A file of the live
-// server may be there for later use, empty or with what it held under another
-// name; pg_waldump stumbles over those.
+// linkFrom links the log files of a timeline from l.First on. The live server may keep files for later use, which are empty or
+// have the content of another file. pg_waldump fails on such files, so they are left out.
 func (l LogLinks) linkFrom() error {
 	for _, from := range []string{l.Home.Archive(), l.Home.WAL()} {
 		list, err := names(from)
@@ -207,7 +204,7 @@ func (l LogLinks) linkFrom() error {
 func (l LogLinks) linkNamed() error {
 	for i, name := range l.Names {
 		from := l.Home.locate(name)
-		if from == "" && i+1 < len(l.Names) { // the child's first file begins as the parent's last
+		if from == "" && i+1 < len(l.Names) { // a fork's first file begins with the content of its parent's last file
 			from = l.Home.locate(l.Names[i+1])
 		}
 		if err := os.Symlink(from, filepath.Join(l.Dir, name)); err != nil {
@@ -217,17 +214,17 @@ func (l LogLinks) linkNamed() error {
 	return nil
 }
 
-// HistoryQuery names a timeline, for [History].
+// HistoryQuery names a timeline for [History].
 type HistoryQuery struct {
 	Home Home
 	TLI  wal.Timeline
 }
 
-// maxHistory is how many bytes the history of a timeline may have.
+// maxHistory is the largest size in bytes of a timeline's history.
 const maxHistory = 1 << 20
 
-// History reads how a timeline came about: from the archive, which gets each
-// history before anything is written on its timeline. Without one it gives nil.
+// History returns the history file of a timeline, or nil if there is none. The archive gets each history before anything is
+// written on its timeline.
 var History = privsep.Define("physical.history", func(_ context.Context, q HistoryQuery) ([]byte, error) {
 	return q.Home.history(q.TLI)
 })

@@ -19,11 +19,10 @@ import (
 	"mulligan/snap"
 )
 
-// The functions of this file work on files that may be anything: what lies where a
-// data folder should be. They run as the cluster's owner, follow no link, and read
-// no contents for their sense.
+// The functions in this file handle files of any kind and content in the place of a data folder. They run as the cluster's
+// owner, follow no link, and do not interpret contents.
 
-// At gives what lies at path, or nil where nothing does.
+// At returns the state of path, or nil if nothing exists there.
 func At(path string) (fs.FileInfo, error) {
 	info, err := os.Lstat(path)
 	if Absent(err) {
@@ -32,8 +31,8 @@ func At(path string) (fs.FileInfo, error) {
 	return info, err
 }
 
-// opened calls f while the owner may read what is at path, and in a folder also
-// write: where the owner took the right away, it is given for as long as f lasts.
+// opened calls f while the owner can read path, and also write to it if it is a folder. If the permissions do not allow that,
+// opened changes them until f returns.
 func opened(path string, info fs.FileInfo, f func() error) (err error) {
 	need := fs.FileMode(0o400)
 	if info.IsDir() {
@@ -49,19 +48,19 @@ func opened(path string, info fs.FileInfo, f func() error) (err error) {
 	return errors.Join(f(), unix.Chmod(path, mode(info)))
 }
 
-// mode gives all twelve bits.
+// mode returns the twelve permission bits.
 func mode(info fs.FileInfo) uint32 { return info.Sys().(*syscall.Stat_t).Mode & 0o7777 }
 
-// RawCopied is what a copy is like.
+// RawCopied is the result of [CopyRaw].
 type RawCopied struct {
 	Hash   snap.Hash // of the copy
-	Stamp  string    // of what was copied
-	There  bool      // something was
-	Lacks  int       // sockets and the like, which were left out
-	Leaves int       // links that lead out of the folder
+	Stamp  string    // of the source
+	There  bool      // the source exists
+	Lacks  int       // number of sockets, fifos and devices, which were left out
+	Leaves int       // number of symbolic links
 }
 
-// Warnings say what a snapshot of these files lacks, in whole sentences.
+// Warnings returns the warnings for a snapshot of these files, as whole sentences.
 func (c RawCopied) Warnings() (list []string) {
 	list = []string{"The cluster could not be read, so its files were kept as they are."}
 	if !c.There {
@@ -76,7 +75,7 @@ func (c RawCopied) Warnings() (list []string) {
 	return list
 }
 
-// CopyRaw copies whatever lies at From to To, where nothing may be.
+// CopyRaw copies everything at A to B. Nothing may exist at B.
 var CopyRaw = privsep.Define("physical.copyRaw", func(ctx context.Context, e Pair) (c RawCopied, err error) {
 	info, err := At(e.A)
 	if c.There = info != nil; err == nil && !c.There {
@@ -149,8 +148,8 @@ func (c *RawCopied) copyFolder(ctx context.Context, from, to string, info fs.Fil
 	return unix.Chmod(to, mode(info))
 }
 
-// EachRaw calls f for what is at path and for all that lies below it, in the order
-// of the names. rel is "." for path itself.
+// EachRaw calls f for path and for everything below it, in the order of the names. rel is the path relative to the first one,
+// which is ".".
 func EachRaw(ctx context.Context, path, rel string, f func(path, rel string, info fs.FileInfo) error) error {
 	info, err := os.Lstat(path)
 	if err = errors.Join(err, ctx.Err()); err != nil {
@@ -173,10 +172,10 @@ func EachRaw(ctx context.Context, path, rel string, f func(path, rel string, inf
 	})
 }
 
-// HashRaw is the hash of what lies at a path.
+// HashRaw returns the hash of everything at a path; see [HashOf].
 var HashRaw = privsep.Define("physical.hashRaw", func(ctx context.Context, path string) (snap.Hash, error) { return HashOf(ctx, path) })
 
-// HashOf hashes names, kinds, modes and contents. Nothing has a hash too.
+// HashOf returns the hash of the names, kinds, modes and contents of everything at path. A missing path has a hash too.
 func HashOf(ctx context.Context, path string) (sum snap.Hash, err error) {
 	h := blake3.New()
 	_, _ = h.WriteString("mulligan postgres files 1\n") // never fails
@@ -204,7 +203,7 @@ func HashOf(ctx context.Context, path string) (sum snap.Hash, err error) {
 			}
 			what = "link " + strconv.Quote(target)
 		default:
-			return nil // no copy has it
+			return nil // sockets, fifos and devices are in no copy
 		}
 		_, err := fmt.Fprintf(h, "%q %o %s\n", rel, mode(info), what)
 		return err
@@ -212,10 +211,10 @@ func HashOf(ctx context.Context, path string) (sum snap.Hash, err error) {
 	return snap.Hash(h.Sum(nil)), err
 }
 
-// Stamp is the stamp of what lies at a path.
+// Stamp returns a string that changes when the files at a path change. It reads no contents.
 var Stamp = privsep.Define("physical.stamp", func(_ context.Context, path string) (string, error) { return stamp(path) })
 
-// stamp changes when what lies at path does, and is had without reading contents.
+// stamp returns a digest of the modes, inodes, sizes and times of everything at path, or "" if nothing exists there.
 func stamp(path string) (string, error) {
 	if info, err := At(path); err != nil || info == nil {
 		return "", err
@@ -229,7 +228,7 @@ func stamp(path string) (string, error) {
 	return fmt.Sprintf("%x", h.Sum(nil)[:16]), err
 }
 
-// swap makes what lies at a and at b change places, be it of whatever kind, or nothing.
+// swap exchanges whatever is at a and at b; either may be missing.
 func swap(a, b string) error {
 	x, err := At(a)
 	if err != nil {
@@ -252,7 +251,8 @@ func swap(a, b string) error {
 	}, b)
 }
 
-// movable is opened for what moves to another folder, which changes the .. in it.
+// movable calls move, which moves a folder to another parent. The kernel then changes the entry .. in the folder, which needs
+// write permission, so movable grants it meanwhile.
 func movable(from string, info fs.FileInfo, move func() error, to string) error {
 	if !info.IsDir() || info.Mode()&0o700 == 0o700 || int(info.Sys().(*syscall.Stat_t).Uid) != os.Geteuid() {
 		return move()
@@ -266,7 +266,7 @@ func movable(from string, info fs.FileInfo, move func() error, to string) error 
 	return unix.Chmod(to, mode(info))
 }
 
-// moveTo moves what is at from to where nothing is, durably.
+// moveTo moves from to the path to durably. Nothing may exist at to.
 func moveTo(from, to string) error {
 	if err := unix.Renameat2(unix.AT_FDCWD, from, unix.AT_FDCWD, to, unix.RENAME_NOREPLACE); err != nil {
 		return &os.LinkError{Op: "move", Old: from, New: to, Err: err}
@@ -274,7 +274,7 @@ func moveTo(from, to string) error {
 	return errors.Join(durable.Sync(filepath.Dir(from)), durable.Sync(filepath.Dir(to)))
 }
 
-// removeAll is os.RemoveAll for folders that the owner took rights on away from.
+// removeAll does the same as os.RemoveAll, also for folders without permissions for the owner.
 func removeAll(path string) error {
 	err := os.RemoveAll(path)
 	if !errors.Is(err, fs.ErrPermission) {
@@ -282,7 +282,7 @@ func removeAll(path string) error {
 	}
 	walked := filepath.WalkDir(path, func(path string, e fs.DirEntry, err error) error {
 		if e != nil && e.IsDir() && err == nil {
-			err = unix.Chmod(path, 0o700) // before it is read
+			err = unix.Chmod(path, 0o700) // the folder is read after this call
 		}
 		return err
 	})

@@ -16,14 +16,14 @@ import (
 	"mulligan/privsep"
 )
 
-// Claim says whose a store is to be.
+// Claim names a store and the app that claims it.
 type Claim struct {
 	Store string
-	Mine  string // what the file that claims it holds
+	Mine  string // the content of the claim file
 }
 
-// TakeClaim makes the store, unless it is there, and marks it as an app's; made
-// says that it was not there.
+// TakeClaim makes the store, unless it exists, and claims it for an app. made reports whether the store is new. The error is of
+// kind errs.Conflict if another app has claimed the store.
 var TakeClaim = privsep.Define("physical.claim", func(_ context.Context, c Claim) (made bool, err error) {
 	err = os.Mkdir(c.Store, 0o700)
 	made = err == nil
@@ -54,7 +54,7 @@ var TakeClaim = privsep.Define("physical.claim", func(_ context.Context, c Claim
 	return made, nil
 })
 
-// maxClaim is how many bytes the claim of a store may have.
+// maxClaim is the largest size in bytes of a claim file.
 const maxClaim = 4 << 10
 
 // Clones reports whether the file system of a folder can share extents between files.
@@ -63,7 +63,7 @@ var Clones = privsep.Define("physical.clones", func(_ context.Context, store str
 	if err != nil {
 		return false, err
 	}
-	defer os.Remove(in.Name()) // else the next Sweep does it
+	defer os.Remove(in.Name()) // if this fails, the next Sweep does it
 	defer in.Close()
 	if _, err := in.WriteString("probe"); err != nil {
 		return false, err
@@ -77,17 +77,16 @@ var Clones = privsep.Define("physical.clones", func(_ context.Context, store str
 	return unix.IoctlFileClone(int(out.Fd()), int(in.Fd())) == nil, nil
 })
 
-// SpaceQuery asks for the space that a copy of a folder would take, and the space there is.
+// SpaceQuery asks for the space that a copy of a folder takes, and for the free space.
 type SpaceQuery struct {
 	Store string
-	Dir   string // "" if it takes no space
+	Dir   string // "" if the copy takes no space
 }
 
-// space is in bytes.
+// space has sizes in bytes.
 type space struct{ Free, Taken int64 }
 
-// Space says how many bytes are free on the store's file system, and how
-// many Dir takes.
+// Space returns the free bytes on the store's file system, and the bytes that Dir takes.
 var Space = privsep.Define("physical.space", func(_ context.Context, q SpaceQuery) (s space, err error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(q.Store, &st); err != nil {
@@ -100,14 +99,14 @@ var Space = privsep.Define("physical.space", func(_ context.Context, q SpaceQuer
 	return s, err
 })
 
-// Measurement says what of a store would be removed.
+// Measurement names the parts of a store to be removed.
 type Measurement struct {
 	Home   Home
 	Gone   []string // files and folders of the store
 	Shared bool     // files share extents
 }
 
-// Measure says how many bytes would be free without Gone.
+// Measure returns the number of bytes that become free without Gone.
 var Measure = privsep.Define("physical.measure", func(_ context.Context, m Measurement) (total int64, err error) {
 	if !m.Shared {
 		for _, p := range m.Gone {
@@ -135,17 +134,16 @@ var Measure = privsep.Define("physical.measure", func(_ context.Context, m Measu
 	return freedBy(m.Gone, stay)
 })
 
-// Sweeping says what of a store stays.
+// Sweeping names the parts of a store to be kept.
 type Sweeping struct {
 	Store string
-	Known []string // folders of bases and forks, as paths below Store
+	Known []string // folders of base backups, forks and raw snapshots, relative to Store
 }
 
-// leftovers are files and folders of the store that no record names: those of a
-// folder whose names begin so.
+// leftovers are the files and folders of the store that Sweep may remove, by folder and by prefix of the name.
 var leftovers = []struct{ dir, prefix string }{{"bases", ""}, {"forks", ""}, {"raws", ""}, {".", "log-"}, {".", "probe-"}, {"archive", ".copy."}}
 
-// Sweep removes what is in the store and not known.
+// Sweep removes the leftovers that are not in Known.
 var Sweep = privsep.Define("physical.sweep", func(_ context.Context, s Sweeping) (none, error) {
 	for _, l := range leftovers {
 		list, err := names(filepath.Join(s.Store, l.dir))

@@ -22,13 +22,13 @@ import (
 	"mulligan/errs"
 )
 
-// The folders of a cluster whose content a base leaves out: the server makes it
-// anew (Base Backup in the server's manual, "Backing Up the Data Directory").
+// emptied are the folders of a cluster whose content a base backup leaves out, because the server makes it again (Base Backup
+// in the server's manual, "Backing Up the Data Directory").
 var emptied = []string{
 	"pg_wal", "pg_replslot", "pg_dynshmem", "pg_notify", "pg_serial", "pg_snapshots", "pg_stat_tmp", "pg_subtrans",
 }
 
-// transient are files that belong to a running server.
+// transient reports whether a file belongs only to a running server.
 func transient(rel string) bool {
 	switch rel {
 	case "postmaster.pid", "postmaster.opts", "recovery.signal", "standby.signal", "backup_label", "backup_label.old", "tablespace_map":
@@ -38,9 +38,8 @@ func transient(rel string) bool {
 	return strings.HasPrefix(name, "pgsql_tmp") || name == "pg_internal.init" || strings.HasPrefix(name, "pg_internal.init.")
 }
 
-// copyCluster copies the data folder src to dst, which must not exist, but for
-// the files that omit names, and shares the extents where the file system can.
-// Files may come and go meanwhile. It runs as the owner.
+// copyCluster copies the data folder src to dst, except the files that omit selects. dst must not exist. Files share extents if
+// the file system can do that. Files may appear and disappear meanwhile. copyCluster runs as the owner.
 func copyCluster(ctx context.Context, src, dst string, omit func(rel string) bool) error {
 	if err := copyDir(ctx, src, dst, "", omit); err != nil {
 		return err
@@ -64,7 +63,7 @@ func copyDir(ctx context.Context, src, dst, rel string, omit func(string) bool) 
 	if err != nil {
 		return err
 	}
-	// The control file goes last, so that it is read in one go when nothing else is being done.
+	// The control file is copied last, so that it is read at once, after everything else.
 	slices.SortStableFunc(entries, func(a, b fs.DirEntry) int {
 		if a.Name() == "pg_control" {
 			return 1
@@ -95,13 +94,13 @@ func copyDir(ctx context.Context, src, dst, rel string, omit func(string) bool) 
 	return nil
 }
 
-// copyFile makes dst a copy of src, sharing its extents where that is possible.
+// copyFile makes dst a copy of src. The two share extents if the file system can do that.
 func copyFile(src, dst string) (err error) {
 	in, err := openRegular(src, unix.O_NOFOLLOW)
 	if err != nil {
 		return err
 	}
-	defer in.Close() // only read
+	defer in.Close() // it was only read
 	info, err := in.Stat()
 	if err != nil {
 		return err
@@ -116,7 +115,7 @@ func copyFile(src, dst string) (err error) {
 	return errors.Join(err, out.Close())
 }
 
-// SyncFS writes all of the file system that holds path to the disk.
+// SyncFS writes everything on the file system of path to the disk.
 func SyncFS(path string) error {
 	f, err := os.Open(path)
 	if err != nil {
@@ -125,7 +124,7 @@ func SyncFS(path string) error {
 	return errors.Join(unix.Syncfs(int(f.Fd())), f.Close())
 }
 
-// sums lists the regular files below dir with their digests, one per line.
+// sums writes the digests and sizes of the regular files below dir to list, one file per line.
 func sums(ctx context.Context, dir string, list io.Writer) error {
 	total := 0
 	return filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
@@ -154,7 +153,7 @@ func SumFile(path string) (size int64, sum string, err error) {
 	if err != nil {
 		return 0, "", err
 	}
-	defer f.Close() // only read
+	defer f.Close() // it was only read
 	h := blake3.New()
 	buf := buffers.Get().(*[]byte)
 	defer buffers.Put(buf)
@@ -162,10 +161,11 @@ func SumFile(path string) (size int64, sum string, err error) {
 	return size, hex.EncodeToString(h.Sum(nil)), err
 }
 
-// buffers are for reading: most files of a cluster are small, and making a large buffer takes longer than reading one of those.
+// buffers are for reading: most files of a cluster are small, and allocating a large buffer takes longer than reading a small
+// file.
 var buffers = sync.Pool{New: func() any { b := make([]byte, 128<<10); return &b }}
 
-// FirstDifference finds the first file on which two lists of sums do not agree.
+// FirstDifference returns the name of the first file in which two lists of checksums differ, or "".
 func FirstDifference(want, got []byte) string {
 	a, b := bufio.NewScanner(bytes.NewReader(want)), bufio.NewScanner(bytes.NewReader(got))
 	for {
@@ -183,7 +183,7 @@ func FirstDifference(want, got []byte) string {
 	}
 }
 
-// exchange makes two folders change places, at once and durably.
+// exchange exchanges two folders atomically and durably.
 func exchange(a, b string) error {
 	if err := unix.Renameat2(unix.AT_FDCWD, a, unix.AT_FDCWD, b, unix.RENAME_EXCHANGE); err != nil {
 		return &os.LinkError{Op: "exchange", Old: a, New: b, Err: err}
@@ -191,7 +191,7 @@ func exchange(a, b string) error {
 	return errors.Join(durable.Sync(filepath.Dir(a)), durable.Sync(filepath.Dir(b)))
 }
 
-// Inode tells folders apart whatever they are called; 0 means there is none.
+// Inode returns the inode number of a path, which identifies a folder under any name. It returns 0 if nothing exists there.
 func Inode(path string) (uint64, error) {
 	var st unix.Stat_t
 	err := unix.Lstat(path, &st)
@@ -212,7 +212,7 @@ func lstat(path string, st *unix.Stat_t) error {
 	return nil
 }
 
-// access reports whether entries of dir can be renamed, by this thread's own rights.
+// access returns an error unless this thread may rename entries of dir.
 func access(dir string) error {
 	f, err := os.CreateTemp(dir, ".mulligan-*")
 	if err != nil {
