@@ -1,5 +1,5 @@
-// Package contents reads what the databases of a server hold, and compares two of such readings: in few words for the plan
-// of a restore ([Read], [Differences]), and in SQL with the numbers of rows ([Relations], [Compare]).
+// Package contents reads the contents of a server's databases and compares two readings: briefly for the plan of a restore
+// ([Read], [Differences]), and in SQL with the numbers of rows ([Relations], [Compare]).
 package contents
 
 import (
@@ -17,19 +17,19 @@ import (
 	"mulligan/snap/postgres/physical/session"
 )
 
-// Contents is what a server says that its databases hold.
+// Contents are the contents of a server's databases.
 type Contents struct {
 	Databases []string `json:"databases"`
 	Tables    []table  `json:"tables"`
-	Rows      bool     `json:"rows"` // Count and Sum were taken
+	Rows      bool     `json:"rows"` // Count and Sum of the tables are set
 }
 
-// table is any relation of its own: also views and sequences.
+// table is a relation with a name of its own: a table, view or sequence.
 type table struct {
 	DB, Schema, Name, Kind string
-	Node                   int64  // names its file; another one means that it was made anew
-	Columns                string // a digest of its columns
-	Size                   int64  `json:"-"` // bytes; vacuum changes it
+	Node                   int64  // number of its file; a rewritten table has another one
+	Columns                string // digest of its columns
+	Size                   int64  `json:"-"` // in bytes; left out of the digest because vacuum changes it
 	Count                  int64
 	Sum                    string
 }
@@ -41,8 +41,8 @@ const tablesSQL = `SELECT n.nspname::text, c.relname::text, c.relkind::text, pg_
 	WHERE c.relpersistence <> 't' AND c.relkind IN ('r', 'p', 'm', 'S', 'v', 'f')
 	AND n.nspname NOT IN ('pg_catalog', 'information_schema', 'pg_toast') ORDER BY 1, 2`
 
-// Read asks a server for all its databases. The rows are read too when
-// all together have at most limit bytes.
+// Read reads the contents of all databases of a server. It also reads the rows if the databases have at most limit bytes
+// together.
 func Read(ctx context.Context, connect session.Connecter, limit int64) (*Contents, error) {
 	c, err := connect(ctx, "postgres")
 	if err != nil {
@@ -103,8 +103,7 @@ func (all *Contents) read(ctx context.Context, connect session.Connecter, databa
 	return nil
 }
 
-// rowsSQL counts a table's rows and adds up their hashes, so that their order
-// does not matter.
+// rowsSQL returns the query for the number of a table's rows and the sum of their hashes, which does not depend on their order.
 func (t table) rowsSQL() string {
 	return fmt.Sprintf("SELECT count(*), coalesce(sum(hashtextextended(t::text, 0)::numeric), 0)::text FROM ONLY %s AS t",
 		pgx.Identifier{t.Schema, t.Name}.Sanitize())
@@ -112,7 +111,7 @@ func (t table) rowsSQL() string {
 
 func (t table) path() string { return t.DB + "/" + t.Schema + "." + t.Name }
 
-// Digest is equal for equal contents, as far as both were read.
+// Digest returns a digest that is equal for equal contents. Contents that were not read are not part of it.
 func (all *Contents) Digest() snap.Hash {
 	if all == nil {
 		return snap.Hash{}
@@ -124,7 +123,7 @@ func (all *Contents) Digest() snap.Hash {
 	return blake3.Sum256(data)
 }
 
-// Differences says how base, the present, differs from target.
+// Differences describes the changes from target to base, which is the present state.
 func Differences(target, base *Contents) (list []snap.Change) {
 	if target == nil || base == nil {
 		return nil
@@ -152,17 +151,17 @@ func Differences(target, base *Contents) (list []snap.Change) {
 	return list
 }
 
-// kinds are the relations' kinds in words.
+// kinds maps kinds of relations to SQL.
 var kinds = map[string]string{"v": "VIEW", "m": "MATERIALIZED VIEW", "S": "SEQUENCE", "f": "FOREIGN TABLE"}
 
 func (t table) kind() string { return cmp.Or(kinds[t.Kind], "TABLE") }
 
-// rows are those of a table.
+// rows returns the number and the sum of a table's rows.
 func (t table) rows() database.Rows {
 	return database.Rows{N: t.Count, Sum: t.Sum, About: t.Sum == ""}
 }
 
-// holding is the number of a table's rows behind a word, where they were counted.
+// holding returns word and the number of a table's rows, or "" if the rows were not counted.
 func (t table) holding(word string, counted bool) string {
 	if !counted || t.kind() != "TABLE" || t.Sum == "" {
 		return ""
@@ -170,8 +169,8 @@ func (t table) holding(word string, counted bool) string {
 	return word + t.rows().String()
 }
 
-// summary says in a few words how now differs from t, or "": in numbers of rows where they
-// were counted, else by the sizes.
+// summary describes in a few words how now differs from t, by numbers of rows if they were counted and otherwise by sizes. It
+// returns "" if they are equal.
 func (t table) summary(now table, counted bool) string {
 	var words []string
 	if t.Columns != now.Columns || t.Kind != now.Kind {

@@ -14,15 +14,15 @@ import (
 	"mulligan/snap/postgres/physical/session"
 )
 
-// Relation is a table, or anything else that a definition tells all of.
+// Relation is a table, or another object that its definition describes completely.
 type Relation struct {
 	Kind    string   // TABLE, VIEW, INDEX, DATABASE, …
-	SQL     string   // the definition of what is no table
+	SQL     string   // definition, if it is not a table
 	Names   []string // of columns
 	Columns []string // their definitions
-	Size    int64    // bytes
-	Rows    int64    // exact, or where Sum is "" as the server estimates it
-	Sum     string   // of the rows
+	Size    int64    // in bytes
+	Rows    int64    // exact, or the server's estimate if Sum is ""
+	Sum     string   // sum of the rows' hashes
 }
 
 const relationsSQL = `SELECT n.nspname || '.' || c.relname, CASE c.relkind WHEN 'v' THEN 'VIEW' WHEN 'm' THEN 'MATERIALIZED VIEW' WHEN 'i' THEN 'INDEX' WHEN 'I' THEN 'INDEX'
@@ -36,8 +36,8 @@ const relationsSQL = `SELECT n.nspname || '.' || c.relname, CASE c.relkind WHEN 
 	FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 	WHERE c.relpersistence <> 't' AND c.relkind IN ('r', 'p', 'm', 'S', 'v', 'f', 'i', 'I') AND n.nspname NOT IN ('pg_catalog', 'information_schema', 'pg_toast')`
 
-// Relations reads all databases of a server, by paths: DATABASE, DATABASE/SCHEMA.NAME, or "role NAME". The rows of a table
-// are read too if it has at most limit bytes.
+// Relations reads all databases of a server. The keys are DATABASE, DATABASE/SCHEMA.NAME, or "role NAME". It also reads the
+// rows of tables with at most limit bytes.
 func Relations(ctx context.Context, to session.Connecter, limit int64) (map[string]Relation, error) {
 	c, err := to(ctx, "postgres")
 	if err != nil {
@@ -94,13 +94,13 @@ func relationsIn(ctx context.Context, to session.Connecter, database string, lim
 	return nil
 }
 
-// Compare says what happened from a to b.
+// Compare describes the changes from a to b.
 func Compare(a, b map[string]Relation) []snap.Change {
 	return database.Compare(comparable(a, b), comparable(b, b), "ALTER COLUMN")
 }
 
-// comparable returns relations as database.Compare wants them. What lies in a database that other
-// has not is left out: the database's own entry says enough.
+// comparable converts relations for database.Compare. It leaves out relations in a database that other does not have, because
+// the entry of the database suffices.
 func comparable(all, other map[string]Relation) (list []database.Object) {
 	for _, path := range slices.Sorted(maps.Keys(all)) {
 		if _, found := other[path]; found || !within(path, other) {
@@ -110,14 +110,14 @@ func comparable(all, other map[string]Relation) (list []database.Object) {
 	return list
 }
 
-// within reports whether path lies in a database that all has not, so that the database's own entry says enough.
+// within reports whether path is in a database that all does not have.
 func within(path string, all map[string]Relation) bool {
 	db, _, found := strings.Cut(path, "/")
 	_, there := all[db]
 	return found && !there
 }
 
-// sqlName returns a relation's name in SQL, from its path.
+// sqlName returns the quoted SQL name of the relation with this path.
 func sqlName(path string) string {
 	if _, name, found := strings.Cut(path, "/"); found {
 		schema, table, _ := strings.Cut(name, ".")

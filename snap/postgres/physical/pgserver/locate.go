@@ -17,18 +17,18 @@ import (
 	"mulligan/privsep"
 )
 
-// Place is what a data folder by itself says of its cluster.
+// Place is the information that Locate gets from a data folder.
 type Place struct {
-	Bin   string       // folder of the programs of the server's version
-	Owner privsep.User // who the server runs as: the folder's owner
+	Bin   string       // folder of the programs for the server's version
+	Owner privsep.User // the user that the server runs as: the folder's owner
 }
 
-// installed is where distributions keep the programs, %s being the version.
+// installed are the folders where distributions install the programs; %s stands for the version.
 var installed = []string{"/usr/lib/postgresql/%s/bin", "/usr/pgsql-%s/bin", "/usr/lib/postgresql%s/bin", "/usr/local/pgsql/bin", "/usr/bin"}
 
 var versionSyntax = regexp.MustCompile(`^[1-9][0-9]$`)
 
-// Locate looks at a data folder. The server need not run.
+// Locate finds the owner and the programs of the cluster in dataDir. The server need not run.
 func Locate(ctx context.Context, dataDir string) (p Place, err error) {
 	const op = "look at data folder"
 	var st unix.Stat_t
@@ -52,7 +52,8 @@ func Locate(ctx context.Context, dataDir string) (p Place, err error) {
 	return p, errs.New(errs.NotFound, op, "the programs of PostgreSQL %s are not on this host", version).WithHint("apt-get install postgresql-%s", version)
 }
 
-// VersionOf reads PG_VERSION as the owner, who may have put anything there.
+// VersionOf returns the major version in the file PG_VERSION. It reads the file as the owner, because the owner may have put
+// anything there.
 func VersionOf(ctx context.Context, owner privsep.User, dataDir string) (string, error) {
 	data, err := owner.ReadFile(ctx, filepath.Join(dataDir, "PG_VERSION"))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -67,8 +68,8 @@ func VersionOf(ctx context.Context, owner privsep.User, dataDir string) (string,
 	return version, nil
 }
 
-// canRun reports whether the programs in bin are all there. A folder that is not
-// named after a version is asked.
+// canRun reports whether all necessary programs are in bin, and only root can change them. If the name of the folder has no
+// version, canRun asks a program for its version.
 func canRun(ctx context.Context, bin, version string) bool {
 	for _, name := range []string{"postgres", "pg_controldata", "pg_waldump", "pg_ctl"} {
 		info, err := os.Stat(filepath.Join(bin, name))

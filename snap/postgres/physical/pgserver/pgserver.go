@@ -1,6 +1,5 @@
-// Package pgserver controls the server of one PostgreSQL cluster: it starts and stops the server,
-// tells from its processes and its files whether it runs, finds its programs, and runs them as the
-// cluster's owner.
+// Package pgserver controls the server of a PostgreSQL cluster: it starts and stops the server, finds out from processes and
+// files whether it runs, finds its programs, and runs them as the cluster's owner.
 package pgserver
 
 import (
@@ -24,32 +23,30 @@ import (
 	"mulligan/snap/postgres/physical/wal"
 )
 
-// Server starts and stops the cluster's server, as whoever runs it on this host
-// would: its systemd unit, or [PgCtl]. Each may be called when it already did
-// its work. They may return before the server has done its part; the driver waits.
+// Server starts and stops the cluster's server by the means of this host: a systemd unit, or [PgCtl]. Both methods may be
+// called again after they succeeded. They may return before the server has started or stopped; the caller waits for that.
 type Server interface {
 	Start(ctx context.Context) error
-	Stop(ctx context.Context) error // without waiting for clients ("fast")
+	Stop(ctx context.Context) error // does not wait for clients ("fast")
 }
 
-// PgCtl is the Server of a cluster that nobody else runs. It gives the server no
-// settings: where it listens and logs is said in the cluster's own configuration.
+// PgCtl is the Server of a cluster that no unit runs. It adds no settings to those of the cluster's own configuration.
 type PgCtl struct {
 	Bin, DataDir string
-	Log          string // gets what the server says elsewhere than its own configuration has it
-	Config       string // its configuration file, if that is not in DataDir
+	Log          string // file for the server's output before its own configuration sets a log
+	Config       string // path of the configuration file, if that is not in DataDir
 	Owner        privsep.User
 }
 
-// LogFile is where the output of a server goes that the daemon starts itself.
+// LogFile returns the path of the log of a server that the daemon starts itself.
 func LogFile(dataDir string) string { return filepath.Join(StoreOf(dataDir), "server.log") }
 
+// StoreOf returns the path of the store beside a data folder.
 func StoreOf(dataDir string) string { return dataDir + ".mulligan" }
 
-// Start starts the server in the background, with its own session. A server that
-// ends at once is an error. What is left of the server before may hold the lock of its
-// socket for a moment: until its parent takes note of its end, its process id is in use. However long
-// that takes, Start waits for it; for one that runs it waits no longer than patience.
+// Start starts the server in the background, in a session of its own. It returns an error if the server ends at once. A
+// previous server that has ended may keep the lock of its socket until its parent process has reaped it. Start waits for that
+// without a limit, but at most patience for a server that still runs.
 func (p PgCtl) Start(ctx context.Context) error {
 	for began := time.Now(); ; {
 		err := p.StartOnce(ctx)
@@ -64,10 +61,10 @@ func (p PgCtl) Start(ctx context.Context) error {
 	}
 }
 
-// lockSyntax finds the name of a lock file in what a server says of it.
+// lockSyntax finds the path of the lock file in a server's error message.
 var lockSyntax = regexp.MustCompile(`lock file "([^"]+)"`)
 
-// lockIsDead reports whether the lock file that a start failed of is gone, or the process that it names has ended.
+// lockIsDead reports whether the lock file in the error failure was removed, or the process that it names has ended.
 func (p PgCtl) lockIsDead(ctx context.Context, failure error) bool {
 	found := lockSyntax.FindStringSubmatch(failure.Error())
 	if found == nil {
@@ -86,6 +83,7 @@ func (p PgCtl) lockIsDead(ctx context.Context, failure error) bool {
 	return errors.Is(err, fs.ErrNotExist) || strings.Contains(string(stat), ") Z ")
 }
 
+// StartOnce does the work of Start without waiting for a lock file.
 func (p PgCtl) StartOnce(ctx context.Context) error {
 	args := []string{"-w", "-t", strconv.Itoa(int(startTimeout / time.Second)), "-l", p.Log}
 	if p.Config != "" {
@@ -100,13 +98,13 @@ func (p PgCtl) StartOnce(ctx context.Context) error {
 	return err
 }
 
-// lastLines gives the last n lines of a text, or all.
+// lastLines returns the last n lines of a text, or all of it.
 func lastLines(text string, n int) string {
 	lines := strings.SplitAfter(text, "\n")
 	return strings.Join(lines[max(0, len(lines)-n):], "")
 }
 
-// fatal is what a server's log says that it ended of, or "".
+// fatal returns the last fatal error in a server's log, or "".
 func fatal(log string) (why string) {
 	for line := range strings.Lines(log) {
 		for _, level := range []string{"FATAL:", "PANIC:"} {
@@ -118,19 +116,19 @@ func fatal(log string) (why string) {
 	return why
 }
 
-// Stop asks the server to stop at once, also one whose folder is no longer its own.
+// Stop asks the server to stop at once, even if its data folder was removed or replaced.
 func (p PgCtl) Stop(ctx context.Context) error {
-	if exit := (*exec.ExitError)(nil); errors.As(p.run(ctx, "status"), &exit) { // no server, or nothing that is a data folder
+	if exit := (*exec.ExitError)(nil); errors.As(p.run(ctx, "status"), &exit) { // no server runs, or DataDir is not a data folder
 		return p.endStrays(ctx)
 	}
 	return p.run(ctx, "stop", "-W", "-m", "fast")
 }
 
-// patience is for how long a server whose folder was removed may take to stop in order.
+// patience is how long a server whose folder was removed may take to stop cleanly.
 const patience = 5 * time.Second
 
-// endStrays ends servers that pg_ctl does not find, since the folder that they were
-// started in was removed, moved away or emptied, and waits for their end.
+// endStrays ends servers that pg_ctl does not find because their data folder was removed, moved or emptied. It waits for their
+// end.
 func (p PgCtl) endStrays(ctx context.Context) error {
 	began := time.Now()
 	return Await(ctx, func() (bool, error) {
@@ -144,19 +142,20 @@ func (p PgCtl) run(ctx context.Context, verb string, args ...string) error {
 	cmd.Dir, cmd.Env = "/", []string{"PATH=/usr/local/bin:/usr/bin:/bin", "LC_ALL=C.UTF-8"}
 	var out Printed
 	cmd.Stdout, cmd.Stderr = &out, &out
-	if err := p.Owner.Run(cmd, privsep.Options{}); err != nil { // the server may need programs with rights of their own
+	if err := p.Owner.Run(cmd, privsep.Options{}); err != nil { // the server may need programs that gain privileges
 		return fmt.Errorf("pg_ctl %s: %w: %s", verb, err, out.LastLine())
 	}
 	return nil
 }
 
-// poll is how often the server's state is looked at, at first: whoever has waited for long looks less often.
+// poll is the first interval between two checks of the server's state. The intervals become longer with the waiting time.
 const poll = 5 * time.Millisecond
 
-// slowPoll is how often it is looked at in the end.
+// slowPoll is the longest interval between two checks.
 const slowPoll = 20 * poll
 
-// Await calls ok until it is true. It learns of that at most a tenth later than it waited, or slowPoll.
+// Await calls ok until it returns true or an error, or ctx ends. The delay after a change is at most a tenth of the waiting
+// time, or slowPoll.
 func Await(ctx context.Context, ok func() (bool, error)) error {
 	for began := time.Now(); ; {
 		if done, err := ok(); done || err != nil {
@@ -170,18 +169,17 @@ func Await(ctx context.Context, ok func() (bool, error)) error {
 	}
 }
 
-// InUse reports whether a process has its working folder in dir, as each of a
-// server's processes has: also those that outlive it, or the folder, for a moment.
-// Nothing need be there any more.
+// InUse reports whether a process has its working folder in dir, as all processes of a server do, including those that live a
+// moment longer than the server or the folder. dir need not exist any more.
 func InUse(dir string) (bool, error) {
 	var st unix.Stat_t
 	err := unix.Lstat(dir, &st)
 	if err != nil && !asowner.Absent(err) {
 		return false, &os.PathError{Op: "lstat", Path: dir, Err: err}
 	}
-	servers := err == nil && st.Mode&unix.S_IFMT == unix.S_IFLNK // it may lead to where anybody works
+	servers := err == nil && st.Mode&unix.S_IFMT == unix.S_IFLNK // the link may lead to a folder where other programs work
 	if version := (unix.Stat_t{}); servers && unix.Lstat(filepath.Join(dir, "PG_VERSION"), &version) == nil {
-		_ = unix.Stat(dir, &st) // else only the link itself is compared, in which nobody works
+		_ = unix.Stat(dir, &st) // otherwise only the link itself is compared, in which no process works
 	}
 	procs, err := processes()
 	if err != nil {
@@ -189,7 +187,7 @@ func InUse(dir string) (bool, error) {
 	}
 	for _, proc := range procs {
 		link := proc + "/cwd"
-		var at unix.Stat_t // of what the link leads to; processes that end, or are not ours, are passed over
+		var at unix.Stat_t // of the link's target; processes that end meanwhile or cannot be read are skipped
 		if unix.Stat(link, &at) != nil {
 			continue
 		}
@@ -203,13 +201,13 @@ func InUse(dir string) (bool, error) {
 	return false, nil
 }
 
-// processes lists the folders of the processes in /proc.
+// processes returns the folders of the processes in /proc.
 func processes() (list []string, err error) {
 	dir, err := os.Open("/proc")
 	if err != nil {
 		return nil, err
 	}
-	defer dir.Close() // only read
+	defer dir.Close() // it was only read
 	names, err := dir.Readdirnames(-1)
 	for _, name := range names {
 		if name[0] >= '1' && name[0] <= '9' {
@@ -219,26 +217,26 @@ func processes() (list []string, err error) {
 	return list, err
 }
 
-// gone ends the name of a process's working folder, or program, that was removed (proc(5)).
+// gone is the suffix of a removed working folder or program in /proc (proc(5)).
 const gone = " (deleted)"
 
-// isServer reports whether the process with that folder in /proc runs a program called postgres.
+// isServer reports whether the process with this folder in /proc runs a program named postgres.
 func isServer(proc string) bool {
 	program, err := os.Readlink(filepath.Join(proc, "exe"))
 	return err == nil && strings.TrimSuffix(filepath.Base(program), gone) == "postgres"
 }
 
-// Cluster is a data folder, and who starts and stops the server in it.
+// Cluster is a data folder, and the means to start and stop the server in it.
 type Cluster struct {
 	Programs
 	DataDir string
 	Server  Server
 }
 
-// startTimeout is how long a server may take until it answers, crash recovery included.
+// startTimeout bounds the start of a server, including crash recovery.
 const startTimeout = 10 * time.Minute
 
-// Start starts the server, if need be, and waits until it takes connections.
+// Start starts the server unless it runs, and waits until it takes connections.
 func (c Cluster) Start(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
@@ -249,7 +247,7 @@ func (c Cluster) Start(ctx context.Context) error {
 		}
 		switch running, err := InUse(c.DataDir); {
 		case err != nil || running:
-			return false, err // it is starting, or what is left of it is ending
+			return false, err // the server is starting, or the rest of an old one is ending
 		case started.IsZero():
 			started = time.Now()
 			return false, errs.Wrap(errs.Failed, "start the server", c.Server.Start(ctx))
@@ -260,21 +258,18 @@ func (c Cluster) Start(ctx context.Context) error {
 	})
 }
 
-// startGrace is how long after Start the server's first process may take to show.
+// startGrace bounds the time from Server.Start to the server's first process.
 const startGrace = 10 * time.Second
 
-// stopTimeout is how long a server may take until all of it is gone, its last
-// checkpoint included.
+// stopTimeout bounds the time until all of the server's processes have ended, including its last checkpoint.
 const stopTimeout = 10 * time.Minute
 
-// askAgain is how long a server that goes on is waited for before it is asked to
-// stop once more.
+// askAgain is how long Stop waits for a running server before it asks it to stop again.
 const askAgain = time.Second
 
-// Stop stops the server and waits until all of it is gone. Whoever runs it is
-// told in any case, so that it is not started behind our back; and told again
-// while it runs, since a start that a killed daemon asked for may come to be only
-// after we asked: a server that is yet to start is not there to be stopped.
+// Stop stops the server and waits until all of its processes have ended. It calls Server.Stop even if no server runs, so that a
+// unit does not start it later, and calls it again while a server runs: a start that a killed daemon requested may happen only
+// after the first Stop.
 func (c Cluster) Stop(ctx context.Context) error {
 	const op = "stop the server"
 	ctx, cancel := context.WithTimeoutCause(ctx, stopTimeout,
@@ -305,10 +300,9 @@ func AwaitEnd(ctx context.Context, dir string) error {
 	})
 }
 
-// Status is what the server in dir says of itself in the eighth line of
-// postmaster.pid (miscadmin.h, LOCK_FILE_LINE_PM_STATUS): "ready" once it takes
-// connections. It is "" without a live process of the first line's number, which
-// may be one of a container's.
+// Status returns the status of the server in dir: the eighth line of postmaster.pid (miscadmin.h, LOCK_FILE_LINE_PM_STATUS),
+// which is "ready" once the server takes connections. Status returns "" unless the process with the id in the first line is
+// alive. The id may be one in a container's pid namespace.
 func (p Programs) Status(ctx context.Context, dir string) string {
 	data, err := p.Owner.ReadFile(ctx, filepath.Join(dir, "postmaster.pid"))
 	lines := strings.Split(string(data), "\n")
@@ -322,8 +316,7 @@ func (p Programs) Status(ctx context.Context, dir string) string {
 	return strings.TrimSpace(lines[7])
 }
 
-// worksInside reports whether a process that calls itself pid, in a pid
-// namespace below ours, works in dir.
+// worksInside reports whether a process works in dir whose id is pid in a pid namespace below this one.
 func worksInside(pid int, dir string) bool {
 	links, _ := filepath.Glob("/proc/[0-9]*/cwd") // the pattern is good
 	for _, link := range links {
@@ -347,28 +340,30 @@ func worksInside(pid int, dir string) bool {
 	return false
 }
 
+// WorksIn reports whether process pid has its working folder in dir.
 func WorksIn(pid int, dir string) bool {
 	var a, b unix.Stat_t
 	return unix.Stat(fmt.Sprintf("/proc/%d/cwd", pid), &a) == nil && unix.Stat(dir, &b) == nil && a.Ino == b.Ino && a.Dev == b.Dev
 }
 
-// Control is what a data folder's control file says.
+// Control is the content of a data folder's control file.
 type Control struct {
-	System     string       `json:"system"` // the cluster's identifier
-	State      string       `json:"state"`  // "shut down" after an orderly stop
+	System     string       `json:"system"` // the cluster's system identifier
+	State      string       `json:"state"`  // ShutDown after a clean stop
 	TLI        wal.Timeline `json:"tli"`
 	Checkpoint wal.LSN      `json:"checkpoint"`
 	NextXID    uint32       `json:"next_xid"`
 	Segments   wal.Segments `json:"-"`
 }
 
+// ShutDown is the State of a cluster whose server was stopped cleanly.
 const ShutDown = "shut down"
 
 // ReadControl reads the control file of a data folder.
 func (p Programs) ReadControl(ctx context.Context, dir string) (c Control, err error) {
 	out, err := p.Output(ctx, "pg_controldata", "-D", dir)
 	if err != nil {
-		return c, err // a wrong checksum is a warning on stderr, and an error here
+		return c, err // pg_controldata prints a warning for a wrong checksum, which is an error here
 	}
 	field := map[string]string{}
 	for line := range strings.Lines(out) {
@@ -390,8 +385,7 @@ func (p Programs) ReadControl(ctx context.Context, dir string) (c Control, err e
 	return c, nil
 }
 
-// Same reports whether a data folder is as it was when c was read: the server
-// was not started in it since.
+// Same reports whether no server was started in the data folder between c and other.
 func (c Control) Same(other Control) bool {
 	return c.System == other.System && c.TLI == other.TLI && c.Checkpoint == other.Checkpoint && c.State == other.State
 }

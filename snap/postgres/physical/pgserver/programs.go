@@ -13,25 +13,25 @@ import (
 	"mulligan/privsep"
 )
 
-// Confined is how the owner's programs are started: they gain no rights.
+// Confined are the options with which the owner's programs run: they gain no privileges.
 var Confined = privsep.Options{NoNewPrivs: true}
 
-// Programs are those of a server, which its owner runs.
+// Programs are a server's programs, which run as its owner.
 type Programs struct {
 	Bin   string // their folder
 	Owner privsep.User
 }
 
-// Command is one of the server's programs, to be run as the owner.
+// Command returns the command for one of the server's programs. The caller runs it as the owner.
 func (p Programs) Command(ctx context.Context, program string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, filepath.Join(p.Bin, program), args...)
 	cmd.Dir = "/"
 	cmd.Env = []string{"PATH=/usr/local/bin:/usr/bin:/bin", "LC_ALL=C"}
-	cmd.WaitDelay = time.Second // somebody else may hold what it prints to
+	cmd.WaitDelay = time.Second // another process may keep the output open
 	return cmd
 }
 
-// Output runs a program to its end and gives what it printed.
+// Output runs a program to its end and returns its standard output. Output to standard error makes it return an error too.
 func (p Programs) Output(ctx context.Context, program string, args ...string) (string, error) {
 	cmd := p.Command(ctx, program, args...)
 	var out, problem Printed
@@ -45,11 +45,10 @@ func (p Programs) Output(ctx context.Context, program string, args ...string) (s
 	return out.Buf.String(), nil
 }
 
-// MaxPrinted is how much is kept of what a program prints, in bytes: the owner, as
-// whom it runs, can have it print anything.
+// MaxPrinted is the largest output of a program in bytes. The programs run as the owner, who can make them print anything.
 const MaxPrinted = 1 << 20
 
-// Printed keeps what a program prints. To print more than maxPrinted is an error.
+// Printed keeps the output of a program. More than MaxPrinted bytes are an error.
 type Printed struct{ Buf bytes.Buffer }
 
 // Write implements io.Writer.
@@ -60,8 +59,10 @@ func (p *Printed) Write(b []byte) (int, error) {
 	return p.Buf.Write(b)
 }
 
+// LastLine returns the last line of the output.
 func (p *Printed) LastLine() string { return LastLine(p.Buf.String()) }
 
+// LastLine returns the last line of s, without spaces around it.
 func LastLine(s string) string {
 	s = strings.TrimSpace(s)
 	return s[strings.LastIndexByte(s, '\n')+1:]

@@ -14,16 +14,16 @@ import (
 	"mulligan/privsep"
 )
 
-// strays are servers of a cluster that its folder says nothing of.
+// strays are servers of a cluster that its data folder does not show, because it was removed or replaced.
 type strays struct {
 	Bin, DataDir string
-	AtOnce       bool // without any order
+	AtOnce       bool // without a clean shutdown
 }
 
-// endStraysAsOwner asks the strays to stop, and says how many processes are left.
+// endStraysAsOwner asks the strays to stop, and returns the number of processes left.
 var endStraysAsOwner = privsep.Define("physical.endStrays", func(_ context.Context, s strays) (int, error) {
 	found, err := s.find()
-	sig := unix.SIGINT // fast
+	sig := unix.SIGINT // a fast shutdown
 	if s.AtOnce {
 		sig = unix.SIGQUIT
 	}
@@ -35,8 +35,7 @@ var endStraysAsOwner = privsep.Define("physical.endStrays", func(_ context.Conte
 	return len(found), err
 })
 
-// find lists the first processes of servers that run the cluster's program and were
-// started for its folder, or work in it.
+// find returns the ids of the main processes of servers that run the cluster's program and were started for its folder.
 func (s strays) find() (pids []int, err error) {
 	procs, err := filepath.Glob("/proc/[0-9]*")
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package session connects to servers of PostgreSQL as a superuser: to the one that serves an app, and to those of copies
-// of its cluster. What a server may send is bounded (package pgwire), and its errors get a kind and a hint.
+// Package session connects to PostgreSQL servers as a superuser: to the server of an app, and to those of copies of its
+// cluster. It limits how much a server may send (package pgwire), and gives errors a kind and a hint.
 package session
 
 import (
@@ -20,13 +20,13 @@ import (
 	"mulligan/snap/postgres/physical/wal"
 )
 
-// Conn is one connection, for one piece of work. Only captures keep theirs. It is not safe for concurrent use.
+// Conn is one connection, used for one task. Only captures keep theirs. It is not safe for concurrent use.
 type Conn struct {
 	*pgx.Conn
 	refusal *pgwire.Refusal
 }
 
-// Config returns what pgx makes of settings, and of nothing else: no file is read.
+// Config returns a configuration of pgx from the settings alone. It reads no file and no environment variable.
 func Config(settings map[string]string) (*pgx.ConnConfig, error) {
 	text := "passfile=" + os.DevNull + " sslrootcert='' sslcert='' sslkey='' target_session_attrs=any"
 	for k, v := range settings {
@@ -42,7 +42,7 @@ func Config(settings map[string]string) (*pgx.ConnConfig, error) {
 // connectTimeout bounds how long a server may take to accept a connection.
 const connectTimeout = 10 * time.Second
 
-// Open connects, with settings of its own for whatever the server's may change: how values read, and how long a statement waits.
+// Open connects. It overrides those settings of the server that change how values are written and how long a statement waits.
 func Open(ctx context.Context, cfg *pgx.ConnConfig) (Conn, error) {
 	cfg.DefaultQueryExecMode = pgx.QueryExecModeSimpleProtocol
 	refusal := &pgwire.Refusal{}
@@ -60,7 +60,7 @@ func Open(ctx context.Context, cfg *pgx.ConnConfig) (Conn, error) {
 	return Conn{c, refusal}, nil
 }
 
-// Explain gives a kind to what the server, or its absence, says.
+// Explain gives an error of the server or the connection a kind and a hint.
 func Explain(err error) error {
 	var pg *pgconn.PgError
 	var connect *pgconn.ConnectError
@@ -84,9 +84,9 @@ func Explain(err error) error {
 }
 
 // Close ends the connection.
-func (c Conn) Close() { _ = c.Conn.Close(context.Background()) } // the work is done or has failed by then
+func (c Conn) Close() { _ = c.Conn.Close(context.Background()) } // the work has succeeded or failed already
 
-// Row reads the only row of the answer to sql.
+// Row runs sql and reads its only row.
 func (c Conn) Row(ctx context.Context, sql string, into ...any) error {
 	return c.explain(c.QueryRow(ctx, sql).Scan(into...))
 }
@@ -97,7 +97,7 @@ func (c Conn) Run(ctx context.Context, sql string) error {
 	return c.explain(err)
 }
 
-// explain is Explain, and also knows when the server died in the middle.
+// explain does the same as Explain, and also detects the end of the server during a statement.
 func (c Conn) explain(err error) error {
 	why := Explain(c.refusal.Take(err))
 	if e := (*errs.Error)(nil); why != nil && c.IsClosed() && !errors.As(why, &e) && !errors.Is(why, context.Canceled) && !errors.Is(why, context.DeadlineExceeded) {
@@ -106,7 +106,7 @@ func (c Conn) explain(err error) error {
 	return why
 }
 
-// Column reads all rows of the answer to sql, which has one column.
+// Column runs sql and returns its only column.
 func (c Conn) Column(ctx context.Context, sql string) ([]string, error) {
 	rows, err := c.Query(ctx, sql)
 	if err != nil {
@@ -116,7 +116,7 @@ func (c Conn) Column(ctx context.Context, sql string) ([]string, error) {
 	return all, c.explain(err)
 }
 
-// Timeline returns the timeline that the server writes log of.
+// Timeline returns the timeline on which the server writes.
 func (c Conn) Timeline(ctx context.Context) (wal.Timeline, error) {
 	var name string
 	if err := c.Row(ctx, "SELECT pg_walfile_name(pg_current_wal_insert_lsn())", &name); err != nil {
@@ -125,19 +125,18 @@ func (c Conn) Timeline(ctx context.Context) (wal.Timeline, error) {
 	return wal.ParseTimeline(name)
 }
 
-// Reload has the server read its settings again. The answer comes before it has, which takes an instant.
+// Reload makes the server read its settings again. It returns a moment before the settings take effect.
 func (c Conn) Reload(ctx context.Context) error {
 	return c.Run(ctx, "SELECT pg_reload_conf()")
 }
 
-// Barrier flushes all that was committed before the call, and returns a place
-// behind it that a record begins at. A commit waits for the disk only if its
-// transaction wrote something: here, a message that nobody reads.
+// Barrier flushes everything that was committed before the call, and returns a later position where a record begins. A commit
+// waits for the disk only if its transaction wrote something, so Barrier writes a message that nobody reads.
 func (c Conn) Barrier(ctx context.Context) (end wal.LSN, err error) {
 	err = c.Row(ctx, "SELECT pg_current_wal_insert_lsn()::text, txid_current(), pg_logical_emit_message(false, 'mulligan', '')::text",
 		&end, new(int64), new(string))
 	return end, err
 }
 
-// Connecter connects to a database of some server.
+// Connecter connects to a database of a server.
 type Connecter func(ctx context.Context, database string) (Conn, error)

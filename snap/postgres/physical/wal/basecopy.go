@@ -8,18 +8,18 @@ import (
 	"mulligan/errs"
 )
 
-// Base is a copy of the data folder from which the log can be replayed.
+// Base is a base backup: a copy of the data folder, from which the log can be replayed.
 type Base struct {
 	ID      string    `json:"id"`
 	TLI     Timeline  `json:"tli"`
-	Start   LSN       `json:"start"` // replay begins here
-	Stop    LSN       `json:"stop"`  // and is consistent from here on
-	Sums    string    `json:"sums"`  // digest of the list of its files
+	Start   LSN       `json:"start"` // position where replay begins
+	Stop    LSN       `json:"stop"`  // position from which the replayed state is consistent
+	Sums    string    `json:"sums"`  // digest of the list of checksums of its files
 	Created time.Time `json:"created"`
 }
 
-// Choose finds the newest base on the way to a place on timeline t, on the
-// timelines that t descends from, which are legs.
+// Choose returns the newest base backup from which a position on timeline t can be reached. legs is the history of t. The error
+// is of kind errs.Corrupt if there is none.
 func Choose(bases []Base, legs []Leg, t Timeline, to LSN) (best Base, err error) {
 	for _, b := range bases {
 		if len(Path(legs, b.TLI, b.Stop, to)) > 0 && (best.ID == "" || b.Stop > best.Stop) {
@@ -33,7 +33,7 @@ func Choose(bases []Base, legs []Leg, t Timeline, to LSN) (best Base, err error)
 	return best, nil
 }
 
-// ReadLabel takes where the base begins from its backup_label file.
+// ReadLabel sets the start of the base backup from its backup_label file.
 func (b *Base) ReadLabel(label string) (err error) {
 	for line := range strings.Lines(label) {
 		key, value, _ := strings.Cut(strings.TrimSpace(line), ": ")

@@ -12,13 +12,13 @@ import (
 	"strings"
 )
 
-// maxLine is how many bytes a line of pg_waldump may have. The commit of many
-// subtransactions has a long one.
+// maxLine is the largest length in bytes of a line of pg_waldump. The commit of many subtransactions has a long line.
 const maxLine = 64 << 20
 
+// ErrLongLine means that pg_waldump printed a line of more than maxLine bytes.
 var ErrLongLine = fmt.Errorf("pg_waldump prints a line of more than %d MiB", maxLine>>20)
 
-// ReadLine reads a line with its end.
+// ReadLine returns the next line, with its newline.
 func ReadLine(r *bufio.Reader) (string, error) {
 	var line []byte
 	for {
@@ -33,33 +33,33 @@ func ReadLine(r *bufio.Reader) (string, error) {
 	}
 }
 
-// Begins reports whether the log file holds the stretch of log that its name
-// says, by its first header (xlog_internal.h, XLogLongPageHeaderData).
+// Begins reports whether the log file holds the log that its name says, according to its first header (xlog_internal.h,
+// XLogLongPageHeaderData).
 func (s Segments) Begins(name string, file io.Reader) bool {
 	var head [FirstHead]byte
 	if _, err := io.ReadFull(file, head[:]); err != nil {
-		return false // it was not even begun
+		return false // the file is shorter than its header
 	}
 	at := LSN(binary.NativeEndian.Uint64(head[8:]))
 	return binary.NativeEndian.Uint32(head[32:]) == uint32(s) && s.Name(1, s.Number(at))[8:] == name[8:]
 }
 
-// Record is a line of pg_waldump.
+// Record is a record of the log, as pg_waldump prints it.
 type Record struct {
 	Manager string
 	XID     uint32
 	At      LSN
-	Length  uint64 // in bytes, without the headers of pages that it runs over
+	Length  uint64 // in bytes, without the headers of pages within the record
 	Desc    string
 }
 
 const (
 	logPage   = 8192
-	PageHead  = 24 // bytes at the beginning of each page of the log,
+	PageHead  = 24 // bytes at the beginning of each page of the log
 	FirstHead = 40 // and of each file (xlog_internal.h, SizeOfXLogShortPHD and SizeOfXLogLongPHD)
 )
 
-// End is the place behind the record.
+// End returns the position after the record.
 func (r Record) End(size Segments) LSN {
 	at, left := uint64(r.At), (r.Length+7)&^7
 	for {
@@ -76,6 +76,7 @@ func (r Record) End(size Segments) LSN {
 	}
 }
 
+// ParseRecord parses a line of pg_waldump. ok is false if the line is not a record.
 func ParseRecord(line string) (r Record, ok bool) {
 	rest, found := strings.CutPrefix(line, "rmgr: ")
 	head, desc, also := strings.Cut(rest, ", desc: ")
@@ -104,22 +105,21 @@ func ParseRecord(line string) (r Record, ok bool) {
 	return r, true
 }
 
+// Commits reports whether the record commits or prepares a transaction.
 func (r Record) Commits() bool {
 	return r.Manager == "Transaction" && (strings.HasPrefix(r.Desc, "COMMIT") || strings.HasPrefix(r.Desc, "PREPARE"))
 }
 
-// OwnXID reports whether the commit is of more than the record's own
-// transaction: of one that was prepared, or of subtransactions.
+// OwnXID reports whether the record commits other transactions than its own: a prepared one, or subtransactions.
 func (r Record) OwnXID() bool {
 	return !strings.HasPrefix(r.Desc, "COMMIT ") || strings.Contains(r.Desc, "subxacts:")
 }
 
-// statistics are the files of what ANALYZE writes: pg_statistic,
-// pg_statistic_ext_data, their indexes and toast tables, as long as nobody
-// rewrote them (their numbers are fixed in the server's catalog headers).
+// statistics are the file numbers of the tables that ANALYZE writes: pg_statistic and pg_statistic_ext_data, with their indexes
+// and toast tables. The numbers are those in the server's catalog headers, and are valid until somebody rewrites the tables.
 var statistics = []string{"2619", "2696", "2840", "2841", "3429", "3430", "3431", "3433"}
 
-// Counts reports whether the record may have changed what a client can see.
+// Counts reports whether the record may have changed something that a client can see.
 func (r Record) Counts() bool {
 	switch r.Manager {
 	case "XLOG", "Standby", "Transaction", "CLOG", "MultiXact", "CommitTs", "LogicalMessage", "RelMap":
@@ -130,7 +130,7 @@ func (r Record) Counts() bool {
 			return false
 		}
 	case "Storage":
-		return !strings.HasPrefix(r.Desc, "TRUNCATE") // vacuum; the command makes a new file
+		return !strings.HasPrefix(r.Desc, "TRUNCATE") // vacuum truncates a file; the TRUNCATE command makes a new one
 	}
 	found := false
 	for _, part := range strings.Split(r.Desc, "rel ")[1:] {

@@ -1,6 +1,5 @@
-// Package wal knows the notations of a PostgreSQL server's write-ahead log: places in it, timelines
-// and their histories, the names of its files, and the records that pg_waldump prints. It opens no
-// files.
+// Package wal handles the notations of a PostgreSQL server's write-ahead log: positions, timelines and their histories, the
+// names of log files, and the records that pg_waldump prints. It opens no files.
 package wal
 
 import (
@@ -14,10 +13,10 @@ import (
 	"mulligan/errs"
 )
 
-// LSN is a place in the write-ahead log, in bytes from its beginning.
+// LSN is a position in the write-ahead log, in bytes from its beginning.
 type LSN uint64
 
-// ParseLSN reads the server's notation: two hex numbers, "16/B374D848".
+// ParseLSN parses the server's notation: two hex numbers, such as "16/B374D848".
 func ParseLSN(s string) (LSN, error) {
 	high, low, found := strings.Cut(strings.TrimSpace(s), "/")
 	h, err1 := strconv.ParseUint(high, 16, 32)
@@ -28,13 +27,13 @@ func ParseLSN(s string) (LSN, error) {
 	return LSN(h<<32 | l), nil
 }
 
-// String gives the server's notation.
+// String returns the server's notation.
 func (l LSN) String() string { return fmt.Sprintf("%X/%X", uint64(l)>>32, uint32(l)) }
 
-// MarshalText and UnmarshalText store it in that notation.
+// MarshalText implements encoding.TextMarshaler with the server's notation.
 func (l LSN) MarshalText() ([]byte, error) { return []byte(l.String()), nil }
 
-// UnmarshalText reads what MarshalText wrote.
+// UnmarshalText implements encoding.TextUnmarshaler.
 func (l *LSN) UnmarshalText(b []byte) (err error) {
 	*l, err = ParseLSN(string(b))
 	return err
@@ -42,10 +41,10 @@ func (l *LSN) UnmarshalText(b []byte) (err error) {
 
 var _ json.Unmarshaler = (*Timeline)(nil)
 
-// Timeline numbers one line of the cluster's history; each fork begins a new one.
+// Timeline is the number of a line of the cluster's history. Each fork begins a new timeline.
 type Timeline uint32
 
-// UnmarshalJSON refuses 0, which is no timeline.
+// UnmarshalJSON returns an error for 0, which is not a timeline.
 func (t *Timeline) UnmarshalJSON(b []byte) error {
 	n, err := strconv.ParseUint(string(b), 10, 32)
 	if err != nil || n == 0 {
@@ -55,30 +54,33 @@ func (t *Timeline) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
+// HistoryFile returns the name of the timeline's history file.
 func (t Timeline) HistoryFile() string { return fmt.Sprintf("%08X.history", uint32(t)) }
 
-// Segments tells the log's files apart; its value is their size in bytes.
+// Segments is the size in bytes of the log's files, from which their names follow.
 type Segments uint64
 
+// Number returns the number of the log file with the position l.
 func (s Segments) Number(l LSN) uint64 { return uint64(l) / uint64(s) }
 
-// Name is the log file that holds l on t (xlog_internal.h, XLogFileName).
+// Name returns the name of the log file with this number on timeline t (xlog_internal.h, XLogFileName).
 func (s Segments) Name(t Timeline, number uint64) string {
 	perID := uint64(1<<32) / uint64(s)
 	return fmt.Sprintf("%08X%08X%08X", uint32(t), number/perID, number%perID)
 }
 
-// IsSegment reports whether name is that of a log file.
+// IsSegment reports whether name is the name of a log file.
 func IsSegment(name string) bool {
 	return len(name) == 24 && strings.Trim(name, "0123456789ABCDEF") == ""
 }
 
+// IsHistory reports whether name is the name of a history file.
 func IsHistory(name string) bool {
 	id, found := strings.CutSuffix(name, ".history")
 	return found && len(id) == 8 && strings.Trim(id, "0123456789ABCDEF") == ""
 }
 
-// ParseTimeline reads the first eight digits of a log file's name.
+// ParseTimeline parses the timeline in the first eight digits of a log file's name.
 func ParseTimeline(name string) (Timeline, error) {
 	if len(name) < 8 {
 		return 0, fmt.Errorf("%q does not begin with a timeline", name)
@@ -90,17 +92,17 @@ func ParseTimeline(name string) (Timeline, error) {
 	return Timeline(n), nil
 }
 
-// Leg is a part of a history: timeline TLI up to End, where the next begins.
+// Leg is a part of a history: timeline TLI up to End, where the next leg begins.
 type Leg struct {
 	TLI Timeline
 	End LSN
 }
 
-// Endless is the End of a history's last leg.
+// Endless is the End of the last leg of a history.
 const Endless = ^LSN(0)
 
-// ParseHistory reads a .history file: lines of timeline, place, reason (timeline.c,
-// readTimeLineHistory). t itself is the last leg.
+// ParseHistory parses a .history file, whose lines are timeline, position and reason (timeline.c, readTimeLineHistory). The
+// last leg is t itself.
 func ParseHistory(t Timeline, data []byte) (legs []Leg, err error) {
 	for lines := bufio.NewScanner(bytes.NewReader(data)); lines.Scan(); {
 		fields := strings.Fields(lines.Text())
@@ -120,14 +122,14 @@ func ParseHistory(t Timeline, data []byte) (legs []Leg, err error) {
 	return append(legs, Leg{t, Endless}), nil
 }
 
-// span is a stretch of log on one timeline.
+// span is a range of log on one timeline.
 type span struct {
 	TLI        Timeline
 	Start, End LSN
 }
 
-// Path is the log that leads from a place on one leg to a place on the last.
-// It is empty when from is not on the way.
+// Path returns the ranges of log that lead from a position on timeline t to a position on the last leg. It returns nil if from
+// is not on the way.
 func Path(legs []Leg, t Timeline, from, to LSN) (spans []span) {
 	for _, l := range legs {
 		if len(spans) == 0 && l.TLI != t {
@@ -143,7 +145,7 @@ func Path(legs []Leg, t Timeline, from, to LSN) (spans []span) {
 	return spans
 }
 
-// Scan implements sql.Scanner, for the server's notation.
+// Scan implements sql.Scanner with the server's notation.
 func (l *LSN) Scan(v any) (err error) {
 	s, ok := v.(string)
 	if !ok {
@@ -153,7 +155,8 @@ func (l *LSN) Scan(v any) (err error) {
 	return err
 }
 
-// LegsOf reads the history of timeline t, which is nil without one. Timeline 1 has none.
+// LegsOf parses the history of timeline t. history is nil if there is none, which is an error of kind errs.Corrupt except for
+// timeline 1.
 func LegsOf(t Timeline, history []byte) ([]Leg, error) {
 	switch {
 	case history != nil:
@@ -164,8 +167,8 @@ func LegsOf(t Timeline, history []byte) ([]Leg, error) {
 	return []Leg{{1, Endless}}, nil
 }
 
-// Names lists the files that hold these stretches of log. One that ends where a
-// file would begin does not need that file, and the server may not have made it yet.
+// Names returns the log files that hold these ranges of log. A range that ends where a file would begin does not need this
+// file, which the server may not have made yet.
 func (s Segments) Names(spans []span) (names []string) {
 	for _, p := range spans {
 		for n := s.Number(p.Start); n <= s.Number(p.End-1); n++ {
