@@ -39,14 +39,14 @@ func (e engine) Read(ctx context.Context, b *cas.Batch) (database.State, error) 
 	return database.State{Node: c.node, Hash: hash, Meta: c.meta, Position: c.meta.Position, Warnings: c.warnings}, err
 }
 
-// captured is a live state whose content is in a batch.
+// captured is a live state that is in a batch.
 type captured struct {
 	node     cas.Hash
 	meta     meta
 	warnings []string
 }
 
-// take puts the live state into b.
+// take writes the live state into b.
 func (d *Driver) take(ctx context.Context, b *cas.Batch) (captured, error) {
 	if c, err := d.unchanged(ctx, b); err != nil || !c.node.IsZero() {
 		return c, err
@@ -65,7 +65,7 @@ func (d *Driver) take(ctx context.Context, b *cas.Batch) (captured, error) {
 	}}, err
 }
 
-// unchanged returns the node of an earlier capture that surely holds the present state.
+// unchanged returns an earlier capture that certainly equals the present state. Its node is zero if there is none.
 func (d *Driver) unchanged(ctx context.Context, b *cas.Batch) (captured, error) {
 	conn, err := d.connect(ctx, d.login.database)
 	if isAbsent(err) {
@@ -86,7 +86,7 @@ func (d *Driver) unchanged(ctx context.Context, b *cas.Batch) (captured, error) 
 		}
 		held, err := load(d.cfg.Store, root.Hash)
 		if err != nil {
-			continue // damaged: another one, or a new capture, is used
+			continue // damaged: another capture, or a new one, is used
 		}
 		m.Position = now.Position
 		return captured{node: root.Hash, meta: m, warnings: held.warnings()}, nil

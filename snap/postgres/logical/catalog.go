@@ -14,8 +14,7 @@ import (
 	"mulligan/errs"
 )
 
-// props reads the properties of the session's database; those that the server's version does not
-// have stay empty.
+// props reads the properties of the session's database. Properties that the server's version does not have stay empty.
 func (c *conn) props(ctx context.Context) (p props, err error) {
 	err = c.QueryRow(ctx, `SELECT pg_catalog.pg_get_userbyid(d.datdba), pg_catalog.pg_encoding_to_char(d.encoding), d.datcollate, d.datctype,
 		coalesce(j->>'datlocprovider', ''), coalesce(j->>'datlocale', j->>'daticulocale', ''), coalesce(j->>'daticurules', ''),
@@ -44,7 +43,7 @@ func (c *conn) props(ctx context.Context) (p props, err error) {
 	}
 	p.Settings, err = pgx.CollectRows(rows, pgx.RowToStructByPos[setting])
 	if len(p.Settings) == 0 {
-		p.Settings = nil // as it is after it was stored and read
+		p.Settings = nil // the value that decoding a stored state gives
 	}
 	for _, s := range p.Settings {
 		err = errors.Join(err, c.kept.Add(s.Role, s.Name, s.Value))
@@ -53,15 +52,15 @@ func (c *conn) props(ctx context.Context) (p props, err error) {
 	return p, err
 }
 
-// relation is a table in the snapshot, with its file: a rewritten table has another file.
+// relation is a table in the snapshot.
 type relation struct {
 	OID   uint32
 	table table
 	bytes int64
 }
 
-// userTables selects the tables that hold the user's rows: no system tables, no temporary ones,
-// and of extensions' tables only those that the user fills.
+// userTables selects the tables with rows of the user: no system tables, no temporary tables, and of the tables of extensions
+// only those that the user fills.
 const userTables = `FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 	LEFT JOIN pg_catalog.pg_depend e ON e.classid = 'pg_catalog.pg_class'::regclass AND e.objid = c.oid AND e.objsubid = 0
 		AND e.deptype = 'e' AND e.refclassid = 'pg_catalog.pg_extension'::regclass
@@ -126,9 +125,8 @@ func (c *conn) columns(ctx context.Context, list []*relation) error {
 	return rows.Err()
 }
 
-// lock takes a reader's lock on the tables, so that none can be dropped, truncated or rewritten
-// from now on. It returns errMoved if that happened since the transaction's snapshot, from which
-// the rows of such a table are missing.
+// lock takes a reader's lock on the tables, so that none can be dropped, truncated or rewritten from now on. It returns
+// errMoved if that happened after the transaction's snapshot, because the snapshot does not have the rows of such a table.
 func (c *conn) lock(ctx context.Context, list []*relation) error {
 	const atOnce = 500
 	for i := 0; i < len(list); i += atOnce {
@@ -148,7 +146,7 @@ func (c *conn) lock(ctx context.Context, list []*relation) error {
 			return err
 		}
 	}
-	// The functions see the present, the query sees the snapshot.
+	// The functions return the present state, the query that of the snapshot.
 	moved, err := c.list(ctx, `SELECT c.relname::text `+userTables+` AND c.relkind = 'r'
 		AND (pg_catalog.pg_relation_filenode(c.oid) IS DISTINCT FROM c.relfilenode)`)
 	if err == nil && len(moved) > 0 {
@@ -157,7 +155,7 @@ func (c *conn) lock(ctx context.Context, list []*relation) error {
 	return err
 }
 
-// sequences reads the present values of all sequences; the snapshot does not cover them.
+// sequences reads the present values of all sequences; the snapshot does not include them.
 func (c *conn) sequences(ctx context.Context) (list []sequence, err error) {
 	rows, err := c.Query(ctx, `SELECT n.nspname, c.relname `+userTables+` AND c.relkind = 'S' ORDER BY n.nspname, c.relname`)
 	if err != nil {
@@ -201,8 +199,7 @@ func (c *conn) sequences(ctx context.Context) (list []sequence, err error) {
 	return list, nil
 }
 
-// roles lists the roles that the database depends on. Only a superuser sees password
-// verifiers.
+// roles lists the roles that the database depends on. Only a superuser can read password verifiers.
 func (c *conn) roles(ctx context.Context) (list []role, err error) {
 	verifier := "NULL"
 	if c.superuser() {
@@ -237,7 +234,7 @@ func (c *conn) version(ctx context.Context) (n int, err error) {
 	return n, err
 }
 
-// notes returns sentences about contents that a dump cannot hold.
+// notes returns sentences about contents that a dump does not include.
 func (c *conn) notes(ctx context.Context) (notes []string, err error) {
 	var subs, views int
 	err = c.QueryRow(ctx, `SELECT (SELECT count(*) FROM pg_catalog.pg_subscription WHERE subdbid = (SELECT oid FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database())),
@@ -251,7 +248,7 @@ func (c *conn) notes(ctx context.Context) (notes []string, err error) {
 	return notes, err
 }
 
-// quoteAny quotes an identifier with ASCII only, for any client encoding.
+// quoteAny quotes an identifier with ASCII characters only, for any client encoding.
 func quoteAny(name string) string {
 	ascii := true
 	for i := range len(name) {

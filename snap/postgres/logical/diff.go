@@ -37,13 +37,13 @@ func (d *Driver) Diff(ctx context.Context, from, to snap.SnapshotID, paths []str
 	}), nil
 }
 
-// side is one of the two compared states.
+// side is one of the two states that Diff compares.
 type side struct {
 	state *state
 	text  []byte // of the schema
 }
 
-// side returns a stored state, or the live one if id is empty. other is the state to compare the live one with, or nil.
+// side returns a stored state, or the live state if id is "". other is the state that the live one is compared with, or nil.
 func (d *Driver) side(ctx context.Context, id snap.SnapshotID, other *side) (*side, error) {
 	if id != "" {
 		root, err := d.records.Snapshot("", id)
@@ -153,7 +153,7 @@ func differences(a, b *state) (list []snap.Change) {
 	return append(append(list, sequenceChanges(a, b)...), otherChanges(a, b)...)
 }
 
-// textChange says where two schema texts with equal objects differ.
+// textChange describes the first difference between two schema texts with equal objects.
 func textChange(a, b []byte) string {
 	before, after := strings.Split(string(a), partMark), strings.Split(string(b), partMark)
 	head := func(parts []string, i int) string {
@@ -237,11 +237,11 @@ func otherChanges(a, b *state) (list []snap.Change) {
 // secret are the kinds of objects whose definition may hold a password.
 var secret = map[string]bool{"USER MAPPING": true, "SERVER": true, "SUBSCRIPTION": true, "FOREIGN TABLE": true}
 
-// parts are the kinds that belong to a table or a sequence, which is reported itself.
+// parts are the kinds of objects that belong to a table or a sequence, which is reported instead of them.
 var parts = map[string]bool{"DEFAULT": true, "SEQUENCE OWNED BY": true, "SEQUENCE SET": true, "TABLE ATTACH": true, "MATERIALIZED VIEW DATA": true}
 
-// objectChanges returns the changes of all other objects in the schema's text. told holds the
-// paths of tables already reported; if all is set, parts of tables are included.
+// objectChanges returns the changes of all other objects in the schema's text. told has the paths of the tables that are
+// reported already. If all is set, parts of tables are included.
 func objectChanges(a, b map[string]entry, told map[string]bool, all bool) (list []snap.Change) {
 	skip := func(e entry) bool {
 		return parts[e.kind] && !all || (e.kind == "TABLE" || about[e.kind] != "") && told[e.path()]
@@ -265,8 +265,8 @@ func objectChanges(a, b map[string]entry, told map[string]bool, all bool) (list 
 	return list
 }
 
-// about maps kinds that describe another object, whose kind begins their name, to the words for
-// them.
+// about maps each kind of object that describes another object to the words for it. The name of such an object begins with the
+// kind of the other.
 var about = map[string]string{"ACL": "GRANT or REVOKE on", "COMMENT": "COMMENT ON"}
 
 func (e entry) path() string {
@@ -280,7 +280,7 @@ func (e entry) path() string {
 	return e.schema + "." + name
 }
 
-// phrase describes what happened to the object.
+// phrase describes the change of the object.
 func (e entry) phrase(verb string) string {
 	if on, ok := about[e.kind]; ok {
 		return on + " " + e.name

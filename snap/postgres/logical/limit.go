@@ -8,20 +8,20 @@ import (
 	"mulligan/errs"
 )
 
-// Limits, in bytes, of the output of pg_dump, and of the memory of pg_dump and pg_restore.
+// Limits in bytes of the output of pg_dump, and of the memory of pg_dump and pg_restore.
 const (
 	maxSchema  = 24 << 20 // the text of a schema
-	maxArchive = 48 << 20 // the same as an archive for pg_restore
+	maxArchive = 48 << 20 // the schema as an archive for pg_restore
 	toolMemory = 1 << 30  // data memory of one process (RLIMIT_DATA)
 )
 
-// bounded passes on the bytes written to it, up to a limit.
+// bounded writes to another writer, up to a limit.
 type bounded struct {
 	to   io.Writer
-	buf  bytes.Buffer // for what is kept
+	buf  bytes.Buffer // for callers that keep the output
 	most int64
 	n    int64
-	err  error // why the rest was refused
+	err  error // set once the limit is exceeded
 }
 
 func (b *bounded) Write(p []byte) (int, error) {
@@ -35,9 +35,8 @@ func (b *bounded) Write(p []byte) (int, error) {
 	return b.to.Write(p)
 }
 
-// boundedTool returns the command line that runs a tool with limited memory. A shell sets the
-// limit on itself and executes the tool: this needs no privilege, and children of the tool inherit
-// the limit.
+// boundedTool returns the command line that runs a tool with limited memory. A shell sets the limit on itself and executes the
+// tool. This needs no privilege, and children of the tool inherit the limit.
 func boundedTool(path string, args []string) []string {
 	script := fmt.Sprintf(`ulimit -d %d; exec "$0" "$@"`, toolMemory>>10)
 	return append([]string{"/bin/sh", "-c", script, path}, args...)

@@ -1,10 +1,9 @@
-// Package logical is the driver for one PostgreSQL database that uses SQL only: it works with
-// any server that a DSN reaches, without access to its files and without a superuser.
+// Package logical is the driver for one PostgreSQL database that uses SQL only. It works with any server that a DSN reaches,
+// without access to its files and without a superuser.
 //
-// A snapshot holds the contents of a dump: pg_dump's schema, and each table's rows, read in one
-// exported snapshot of the server and stored once however many snapshots hold them. A restore
-// builds a second database on the server, compares it with the snapshot, and exchanges the names
-// of the two databases. DESIGN.md has the invariants.
+// A snapshot has the contents of a dump: pg_dump's schema, and the rows of each table. They are read in one exported snapshot
+// of the server, and stored once however many snapshots have them. A restore builds a second database on the server, compares
+// it with the snapshot, and exchanges the names of the two databases. DESIGN.md lists the invariants.
 package logical
 
 import (
@@ -22,28 +21,27 @@ import (
 
 const driverName = "postgres"
 
-// Config says which database a driver is bound to.
+// Config names the database of a driver.
 type Config struct {
-	App, Name string // name its snapshots in Store; no slashes
-	// DSN is a URL (postgres://…) or keywords and values, as libpq takes them,
-	// of one host. It may hold a password, which is shown nowhere.
+	App, Name string // identify its snapshots in Store; no slashes
+	// DSN is a URL (postgres://…) or keywords and values, as for libpq, with one host. It may contain a password, which no
+	// output shows.
 	DSN      string
-	StateDir string // absolute; the daemon's own, for this driver alone: switches under way
+	StateDir string // absolute; a folder of the daemon for this driver alone, with the switches under way
 	Store    *cas.Store
-	// Owner is the user with whose rights the driver reaches the server, reads the files that
-	// the DSN names, and runs the dump programs.
+	// Owner is the user with whose rights the driver connects to the server, reads the files that the DSN names, and runs the
+	// dump programs.
 	Owner privsep.User
-	// BinDirs are the folders to search for pg_dump: the usual folders and PATH if empty.
+	// BinDirs are the folders to search for pg_dump. Default: the usual folders and PATH.
 	BinDirs []string
-	// Jobs is the number of connections that read or write rows at once; 0 means by the CPUs.
+	// Jobs is the number of connections that read or write rows in parallel. Default: by the number of CPUs.
 	Jobs int
-	// LockTimeout bounds the wait for a table that a migration has locked; 0 means 10 s.
+	// LockTimeout bounds the wait for a table that a migration has locked. Default: 10 s.
 	LockTimeout time.Duration
 	Failpoint   failpoint.Hook // for tests
 }
 
-// Driver captures and restores one database. A capture of a running app is the committed state at
-// one instant.
+// Driver captures and restores one database. A capture of a running app has the committed state at one moment.
 type Driver struct {
 	*database.Driver[plan, *plan]
 	cfg     Config

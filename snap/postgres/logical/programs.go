@@ -11,9 +11,9 @@ import (
 	"mulligan/privsep"
 )
 
-// programs returns the folder of the server's own programs, where pg_dump may lie beside it. It is "" if the
-// server runs on another host or in a container, and if anybody but root and the app's owner could exchange
-// pg_dump or pg_restore there: they run with the owner's rights, and the server may be somebody else's.
+// programs returns the folder of the server's own programs, which may have pg_dump too. It returns "" if the server runs on
+// another host or in a container, or if users other than root and the app's owner could replace pg_dump or pg_restore there:
+// the two run with the owner's rights, and the server may belong to somebody else.
 func (c *conn) programs(ctx context.Context, owner privsep.User) string {
 	var pid int
 	if c.QueryRow(ctx, "SELECT pg_catalog.pg_backend_pid()").Scan(&pid) != nil {
@@ -31,10 +31,10 @@ func (c *conn) programs(ctx context.Context, owner privsep.User) string {
 	return dir
 }
 
-// serverFolder returns the folder of the program that process pid runs, or "" unless that is a Postgres server whose
-// file this host has under the same path.
+// serverFolder returns the folder of the program of process pid. It returns "" unless that is a Postgres server whose file has
+// the same path on this host.
 func serverFolder(pid int) string {
-	process := fmt.Sprintf("/proc/%d/exe", pid) // of a server elsewhere, pid is any process of this host or none
+	process := fmt.Sprintf("/proc/%d/exe", pid) // if the server is on another host, pid is any process of this host or none
 	path, err := os.Readlink(process)
 	if err != nil || filepath.Base(path) != "postgres" {
 		return ""
@@ -49,7 +49,7 @@ func serverFolder(pid int) string {
 	return filepath.Dir(path)
 }
 
-// guarded reports whether nobody but root and owner can change what path leads to.
+// guarded reports whether only root and owner can change the file at path.
 func guarded(path string, owner privsep.User) bool {
 	target, err := filepath.EvalSymlinks(path)
 	if err != nil || target != path && !guarded(target, owner) {
@@ -65,8 +65,8 @@ func guarded(path string, owner privsep.User) bool {
 	}
 }
 
-// othersMayNotWrite reports whether path belongs to root or owner and grants nobody else to write. A folder that all
-// may write to is fine if it is sticky: nobody can rename or remove what is root's or owner's in it.
+// othersMayNotWrite reports whether path belongs to root or owner, and only they may write to it. A sticky folder that
+// everybody may write to is allowed, because others cannot rename or remove the entries of root and owner in it.
 func othersMayNotWrite(path string, owner privsep.User) bool {
 	info, err := os.Lstat(path)
 	if err != nil {

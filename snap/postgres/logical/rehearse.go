@@ -9,7 +9,7 @@ import (
 
 var _ snap.Rehearser = (*Driver)(nil)
 
-// Shape returns a digest of the snapshot's schema, or "" if it has no database.
+// Shape returns a digest of the snapshot's schema, or "" if the snapshot has no database.
 func (d *Driver) Shape(id snap.SnapshotID) (string, error) {
 	const op = "read a snapshot"
 	root, err := d.records.Snapshot(op, id)
@@ -20,7 +20,7 @@ func (d *Driver) Shape(id snap.SnapshotID) (string, error) {
 	if err != nil || m.State.Absent {
 		return "", errs.Wrap(errs.Failed, op, err)
 	}
-	bare := m.State // everything but the contents of tables, sequences and large objects
+	bare := m.State // everything except the contents of tables, sequences and large objects
 	bare.Sequences, bare.Objects, bare.Blobs, bare.Tables = nil, nil, content{}, nil
 	for _, t := range m.State.Tables {
 		t.content = content{}
@@ -29,8 +29,8 @@ func (d *Driver) Shape(id snap.SnapshotID) (string, error) {
 	return bare.hash().String(), nil
 }
 
-// Rehearse builds the snapshot's database beside the live one, as Prepare does, compares it with the
-// snapshot and drops it. It holds no lock of the driver, so a restore need not wait for it.
+// Rehearse builds the snapshot's database beside the live one, as Prepare does, compares it with the snapshot and drops it. It
+// holds no lock of the driver, so a restore does not wait for it.
 func (d *Driver) Rehearse(ctx context.Context, as snap.RestoreID, id snap.SnapshotID) error {
 	const op = "rehearse the restore of database"
 	if len(beside("", as, "new")) > 63 {

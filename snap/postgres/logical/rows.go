@@ -15,8 +15,8 @@ import (
 	"mulligan/snap/database"
 )
 
-// Rows are stored in COPY's format, cut where a row's hash says so: a piece stays the same
-// when rows elsewhere in the table change.
+// Rows are stored in COPY's format. The hash of a row decides whether a piece ends after it, so a piece stays the same when
+// rows elsewhere in the table change.
 const (
 	minPiece  = 16 << 10
 	meanPiece = 64 << 10
@@ -32,7 +32,7 @@ type rowSum struct {
 
 func (s *rowSum) add(row []byte) (hash uint64) { return s.addSum(blake3.Sum256(row)) }
 
-// addSum adds a row by its hash.
+// addSum adds a row, given its hash.
 func (s *rowSum) addSum(h [32]byte) (hash uint64) {
 	var carry uint64
 	for i := range s.sum {
@@ -50,20 +50,20 @@ func (s *rowSum) String() string {
 	return hex.EncodeToString(p)
 }
 
-// rowWriter consumes the output of COPY TO: it sums the rows and, if it has a batch, stores them.
-// It holds at most one piece in memory, even of a long row.
+// rowWriter consumes the output of COPY TO: it sums the rows and, if it has a batch, stores them. It keeps at most one piece in
+// memory, even of a long row.
 type rowWriter struct {
 	rowSum
 	size  int64
 	batch *cas.Batch     // nil: the rows are summed, not stored
-	begun int64          // bytes so far of a row whose end is still to come
+	begun int64          // bytes so far of an incomplete row
 	hash  *blake3.Hasher // of those bytes
 	piece []byte
 	refs  []cas.Hash
 	sizes []int
 }
 
-// Write takes the next bytes, which may end within a row.
+// Write consumes the next bytes, which may end within a row.
 func (w *rowWriter) Write(p []byte) (int, error) {
 	all := len(p)
 	for len(p) > 0 {
@@ -79,7 +79,7 @@ func (w *rowWriter) Write(p []byte) (int, error) {
 	return all, nil
 }
 
-// part takes a part of a row without its end.
+// part consumes a part of a row without its end.
 func (w *rowWriter) part(p []byte) error {
 	if w.hash == nil {
 		w.hash = blake3.New()
@@ -92,7 +92,7 @@ func (w *rowWriter) part(p []byte) error {
 	return w.keep(p)
 }
 
-// row takes a whole row, or the last part of one.
+// row consumes a whole row, or the last part of a row.
 func (w *rowWriter) row(row []byte) error {
 	size := w.begun + int64(len(row))
 	var hash uint64
@@ -106,14 +106,14 @@ func (w *rowWriter) row(row []byte) error {
 	if err := w.keep(row); err != nil || w.batch == nil {
 		return err
 	}
-	// On average one cut in so many bytes, however long the rows are.
+	// On average one of this many bytes ends a piece, however long the rows are.
 	if rate := ^uint64(0) / (meanPiece - minPiece); len(w.piece) >= minPiece && hash/rate < uint64(size) {
 		return w.cut()
 	}
 	return nil
 }
 
-// keep stores bytes of a row.
+// keep appends bytes of a row to the piece, if rows are stored.
 func (w *rowWriter) keep(p []byte) error {
 	w.size += int64(len(p))
 	for w.batch != nil && len(p) > 0 {
@@ -140,7 +140,7 @@ func (w *rowWriter) cut() error {
 	return nil
 }
 
-// end ends the last piece and returns the node that holds all rows.
+// end ends the last piece and returns the node with all rows.
 func (w *rowWriter) end() (cas.Hash, error) {
 	if w.begun > 0 {
 		return cas.Hash{}, io.ErrUnexpectedEOF
@@ -161,7 +161,7 @@ func (w *rowWriter) end() (cas.Hash, error) {
 // rowReader reads stored rows and checks each piece against its hash.
 type rowReader struct {
 	store *cas.Store
-	mu    sync.Mutex // guards the fields below: a cancelled COPY FROM may still be reading
+	mu    sync.Mutex // guards the fields below: a cancelled COPY FROM may still read
 	refs  []cas.Hash
 	piece []byte
 	err   error
@@ -190,8 +190,8 @@ func (r *rowReader) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// stop ends all reading, also a concurrent Read, and returns its error: COPY FROM reports the error
-// only to the server.
+// stop ends all reading, including a concurrent Read, and returns the error of an earlier Read, which COPY FROM reports only to
+// the server.
 func (r *rowReader) stop() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -2,7 +2,7 @@ package logical
 
 import "context"
 
-// EstimateSize returns the server's figure for the size of the database, indexes included.
+// EstimateSize returns the size of the database as the server reports it, indexes included.
 func (d *Driver) EstimateSize(ctx context.Context) (size int64, err error) {
 	err = d.Do(ctx, "estimate database size", func() error {
 		c, err := d.connect(ctx, d.login.database)

@@ -12,10 +12,9 @@ import (
 	"mulligan/snap/database"
 )
 
-// The databases' names record how far an exchange got.
+// The names of the databases record the progress of an exchange.
 
-// position holds the OIDs of the databases that have the live and the old name now; 0 if there is
-// none.
+// position has the OIDs of the databases that have the live and the old name now; 0 means none.
 type position struct{ live, old uint32 }
 
 func (d *Driver) look(ctx context.Context, out *conn, p *plan) (at position, err error) {
@@ -88,7 +87,7 @@ func (e engine) Commit(ctx context.Context, p *plan, _, base cas.Root) error {
 	if err != nil || p.there(at) {
 		return err
 	}
-	if p.away(at) { // an earlier process died half way
+	if p.away(at) { // an earlier process ended in the middle
 		if _, err := e.d.exchange(ctx, out, e.d.backSteps(p, at), nil); err != nil {
 			return err
 		}
@@ -137,8 +136,8 @@ func (d *Driver) still(ctx context.Context, monitor *conn, p *plan) error {
 	return err
 }
 
-// forwardAside is forward for a server whose other databases are written to all the time: it renames
-// the live database, so that no client finds it, and then compares it with the base.
+// forwardAside does the same as forward for a server whose other databases are written to all the time: it renames the live
+// database, so that no client finds it, and then compares it with the base.
 func (d *Driver) forwardAside(ctx context.Context, out *conn, p *plan, base *manifest) error {
 	steps := d.forwardSteps(p)
 	if _, err := d.exchange(ctx, out, steps[:1], nil); err != nil {
@@ -149,7 +148,7 @@ func (d *Driver) forwardAside(ctx context.Context, out *conn, p *plan, base *man
 	}
 	now, err := d.read(ctx, p.Old, nil, &base.State)
 	if err == nil {
-		now.State.Props.Comment = p.BaseComment // or our mark
+		now.State.Props.Comment = p.BaseComment // the present comment may be that of mark
 	}
 	if err == nil && base.post(now) != base.State.hash() {
 		err = snap.Changed("", "database "+d.login.database)
@@ -185,8 +184,8 @@ func (e engine) Undo(ctx context.Context, p *plan, _, _ cas.Root) error {
 	return err
 }
 
-// ReadBack reads the live state, unless nothing can have changed since Prepare read it: for a large
-// database, reading would be most of the time that the app is down.
+// ReadBack reads the live state, unless nothing can have changed since Prepare read it. For a large database, reading would
+// take most of the time that the app is down.
 func (e engine) ReadBack(ctx context.Context, p *plan, root cas.Root) (hash snap.Hash, notes []string, err error) {
 	want, err := load(e.d.cfg.Store, root.Hash)
 	if err != nil {
@@ -208,10 +207,9 @@ func (e engine) ReadBack(ctx context.Context, p *plan, root cas.Root) (hash snap
 	return want.post(now), notes, nil
 }
 
-// untouched reports whether the live database is surely the one that Prepare compared with the
-// target: nothing was written on the server between that comparison and the closing of the database,
-// no session could open it until the exchange, and since then no transaction wrote and no sequence
-// moved.
+// untouched reports whether the live database is certainly the database that Prepare compared with the target: nothing was
+// written on the server between that comparison and the closing of the database, no session could open it until the exchange,
+// and since then no transaction wrote and no sequence advanced.
 func (d *Driver) untouched(ctx context.Context, p *plan) (bool, error) {
 	if p.Proven == (identity{}) || p.Exchanged == 0 {
 		return false, nil
@@ -226,8 +224,8 @@ func (d *Driver) untouched(ctx context.Context, p *plan) (bool, error) {
 		now.Sequences == p.Proven.Sequences, err
 }
 
-// rolesChanged describes the roles whose attributes changed. Roles belong to the whole server, so a
-// restore of one database leaves them.
+// rolesChanged describes the roles whose attributes changed. Roles belong to the whole server, so a restore of one database
+// does not change them.
 func (m *manifest) rolesChanged(now *manifest) (notes []string) {
 	for _, r := range m.Roles {
 		for _, n := range now.Roles {
@@ -239,19 +237,19 @@ func (m *manifest) rolesChanged(now *manifest) (notes []string) {
 	return notes
 }
 
-// step is one statement, to be executed for a database.
+// step is a statement that concerns database db.
 type step struct{ db, sql string }
 
 func rename(db, to string) step {
 	return step{db, "ALTER DATABASE " + quote(db) + " RENAME TO " + quote(to)}
 }
 
-// mark closes one of our databases to everybody and comments it with the restore's id.
+// mark closes a database of the driver to everybody, and sets a comment with the restore's id.
 func (d *Driver) mark(p *plan, db string) step {
 	return step{db, "ALTER DATABASE " + quote(db) + " ALLOW_CONNECTIONS false; COMMENT ON DATABASE " + quote(db) + " IS " + literal(d.note(p))}
 }
 
-// unmark opens a database and sets its own comment.
+// unmark opens a database and sets the comment that it has as a live database.
 func unmark(db, comment string) step {
 	value := "NULL"
 	if comment != "" {
@@ -290,10 +288,9 @@ func (d *Driver) backSteps(p *plan, at position) (list []step) {
 // exchangeTimeout bounds how long exchange keeps ending sessions.
 const exchangeTimeout = 30 * time.Second
 
-// exchange runs the steps in one transaction and returns the transaction's id. The first step waits
-// for the database's lock. New connections wait for the lock too; the monitor session terminates
-// those that are already open. Once the database has no session, exchange calls sure, and rolls
-// back if it returns an error.
+// exchange runs the steps in one transaction and returns the transaction's id. The first step waits for the database's lock.
+// New connections wait for the lock too; the monitor session terminates those that are already open. Once the database has no
+// session, exchange calls sure, and rolls back if sure returns an error.
 func (d *Driver) exchange(ctx context.Context, out *conn, steps []step, sure func(monitor *conn) error) (xid uint64, err error) {
 	if len(steps) == 0 {
 		return 0, nil
@@ -355,8 +352,7 @@ func (d *Driver) takeAlone(ctx context.Context, out, monitor *conn, first step) 
 	}
 }
 
-// endSessions terminates the sessions in db, repeatedly, until done yields the result of the
-// statement that waits for them.
+// endSessions terminates the sessions in db repeatedly, until done has the result of the statement that waits for them.
 func (d *Driver) endSessions(ctx context.Context, monitor *conn, db string, done <-chan error) (ended, err error) {
 	for {
 		if e := monitor.exec(ctx, `SELECT pg_catalog.pg_terminate_backend(pid) FROM pg_catalog.pg_stat_activity

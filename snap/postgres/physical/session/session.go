@@ -26,7 +26,7 @@ type Conn struct {
 	refusal *pgwire.Refusal
 }
 
-// Config returns a configuration of pgx from the settings alone. It reads no file and no environment variable.
+// Config returns a configuration of pgx from the settings alone. It reads no file.
 func Config(settings map[string]string) (*pgx.ConnConfig, error) {
 	text := "passfile=" + os.DevNull + " sslrootcert='' sslcert='' sslkey='' target_session_attrs=any"
 	for k, v := range settings {
