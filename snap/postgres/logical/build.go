@@ -16,13 +16,13 @@ import (
 	"mulligan/snap/postgres/pglogin"
 )
 
-// builder creates a database from a snapshot, under a temporary name.
+// builder creates a database from a snapshot under a temporary name.
 type builder struct {
 	d      *Driver
 	m      *manifest
 	name   string
 	out    *conn // a session in another database of the server
-	server int   // its major version
+	server int   // the server's major version
 	tool   tool
 }
 
@@ -63,8 +63,8 @@ func (b *builder) create(ctx context.Context, note string) error {
 	sql := fmt.Sprintf("CREATE DATABASE %s TEMPLATE template0 OWNER %s ENCODING %s LC_COLLATE %s LC_CTYPE %s",
 		quote(b.name), quote(p.Owner), literal(p.Encoding), literal(p.Collate), literal(p.CType))
 	if b.server >= copiesPages {
-		// The statement reports a full disk. The other strategy leaves holes in the new database's files: the disk is full
-		// only when a later checkpoint of the server writes those pages, and then the whole server stops.
+		// The statement reports a full disk. The other strategy leaves holes in the new database's files: the server finds the
+		// disk full only when a later checkpoint writes those pages, and then it crashes.
 		sql += " STRATEGY FILE_COPY"
 	}
 	if p.Tablespace != "pg_default" {
@@ -90,8 +90,7 @@ func (b *builder) create(ctx context.Context, note string) error {
 	return b.out.exec(ctx, "COMMENT ON DATABASE "+quote(b.name)+" IS "+literal(note))
 }
 
-// fill loads schema and rows in pg_restore's order: rows before the constraints and indexes that
-// check them.
+// fill loads the schema and the rows in pg_restore's order: rows come before the constraints and indexes that check them.
 func (b *builder) fill(ctx context.Context) error {
 	if err := b.bare(ctx); err != nil {
 		return err
@@ -112,8 +111,8 @@ func (b *builder) fill(ctx context.Context) error {
 	return b.analyze(ctx)
 }
 
-// analyze collects the planner's statistics, which a dump does not hold. A table whose statistics cannot be collected goes
-// without: one with a foreign table among its children, or an index on an expression that fails.
+// analyze collects the planner's statistics, which a dump does not include. It skips a table whose statistics cannot be
+// collected, for example because a child is a foreign table, or an index is on an expression that fails.
 func (b *builder) analyze(ctx context.Context) error {
 	c, err := b.d.connect(ctx, b.name)
 	if err != nil {
@@ -128,7 +127,7 @@ func (b *builder) analyze(ctx context.Context) error {
 	return nil
 }
 
-// bare removes the objects that every new database has and the snapshot's did not have.
+// bare removes the objects that every new database has and the snapshot does not have.
 func (b *builder) bare(ctx context.Context) error {
 	c, err := b.d.connect(ctx, b.name)
 	if err != nil {
@@ -158,7 +157,7 @@ func (b *builder) restore(ctx context.Context, archive []byte, section string, j
 		"--no-password", "--section=" + section, "--dbname=dbname=" + pglogin.Quote(b.name), "--format=custom",
 	}}
 	if b.tool.major >= knowsTransactionTimeout && b.server < knowsTransactionTimeout {
-		c.harmless = onlyUnknownSetting // of one process: parallel ones write their complaints across each other
+		c.harmless = onlyUnknownSetting // of one process: parallel ones would mix their messages
 	} else {
 		c.args = append(c.args, "--exit-on-error", fmt.Sprint("--jobs=", jobs))
 	}
@@ -166,13 +165,15 @@ func (b *builder) restore(ctx context.Context, archive []byte, section string, j
 	return b.d.run(ctx, c)
 }
 
-// copiesPages is the version since which CREATE DATABASE has strategies. Older servers copy files.
+// copiesPages is the first version whose CREATE DATABASE has strategies. Older servers copy files.
 const copiesPages = 15
 
-// knowsTransactionTimeout is the version since which pg_restore sets transaction_timeout. An older server refuses that statement.
+// knowsTransactionTimeout is the first version whose pg_restore sets transaction_timeout. An older server rejects that
+// statement.
 const knowsTransactionTimeout = 17
 
-// onlyUnknownSetting reports whether pg_restore, which went on after errors, failed at nothing but setting transaction_timeout.
+// onlyUnknownSetting reports whether setting transaction_timeout was the only error of pg_restore, which continued after
+// errors.
 func onlyUnknownSetting(said string) bool {
 	failed, harmless, ended := 0, 0, false
 	for line := range strings.Lines(said) {
@@ -232,7 +233,7 @@ func (b *builder) load(ctx context.Context, next <-chan int) error {
 	return nil
 }
 
-// loose loads the content that is in no table: sequences and large objects.
+// loose loads the content outside of tables: sequences and large objects.
 func (b *builder) loose(ctx context.Context) error {
 	c, err := b.d.connect(ctx, b.name)
 	if err != nil {
@@ -281,7 +282,7 @@ func (b *builder) objects(ctx context.Context, c *conn) error {
 	return nil
 }
 
-// writeObjects writes the pages that copyObject stored.
+// writeObjects writes the pages that copyObject has stored.
 func (c *conn) writeObjects(ctx context.Context, r *rowReader) error {
 	data := &bytes.Buffer{}
 	for {
@@ -312,7 +313,7 @@ func readLine(r io.Reader, buf *bytes.Buffer) (string, error) {
 			return string(buf.Next(i + 1)), nil
 		}
 		n, err := io.CopyN(buf, r, 32<<10)
-		if n == 0 && err == io.EOF { //nolint:errorlint // CopyN gives it as it is
+		if n == 0 && err == io.EOF { //nolint:errorlint // CopyN returns it unwrapped
 			return "", nil
 		}
 		if err != nil && err != io.EOF { //nolint:errorlint // likewise
@@ -321,7 +322,7 @@ func readLine(r io.Reader, buf *bytes.Buffer) (string, error) {
 	}
 }
 
-// regrant returns the statements after which exactly these grants exist on the object.
+// regrant returns statements after which the object has exactly these grants.
 func regrant(on, owner string, grants []grant) string {
 	var sql strings.Builder
 	for _, who := range []string{"PUBLIC", quote(owner)} {
@@ -340,12 +341,12 @@ func regrant(on, owner string, grants []grant) string {
 	return sql.String()
 }
 
-// fromCurrent are settings whose value is a list of names. Written as one string, the list would
-// become a single name, so dress sets them in the session and copies them FROM CURRENT.
+// fromCurrent are settings whose value is a list of names. Written as one string, the list would become a single name, so dress
+// sets them in the session and copies them with FROM CURRENT.
 var fromCurrent = map[string]bool{"search_path": true, "temp_tablespaces": true, "session_preload_libraries": true, "local_preload_libraries": true}
 
-// dress sets the database's own properties, except the comment: until the database is live, its
-// comment names the restore that it belongs to.
+// dress sets the database's properties except the comment: until the database is live, its comment names the restore that it
+// belongs to.
 func (b *builder) dress(ctx context.Context) error {
 	p, db := b.m.State.Props, "DATABASE "+quote(b.name)
 	c, err := b.d.connect(ctx, outsideOf(b.out))
@@ -387,7 +388,7 @@ func (b *builder) prove(ctx context.Context) (identity, error) {
 	if err != nil {
 		return identity{}, err
 	}
-	got.State.Props.Comment = b.m.State.Props.Comment // which the database gets in the end
+	got.State.Props.Comment = b.m.State.Props.Comment // the database gets this comment when it becomes live
 	if b.m.post(got) == b.m.State.hash() {
 		return got.Identity, nil
 	}
@@ -399,7 +400,7 @@ func (b *builder) prove(ctx context.Context) (identity, error) {
 		WithHint("the live database is untouched; restore another checkpoint")
 }
 
-// apart returns how the built database, read as got, differs from the snapshot's.
+// apart returns the differences between the built database, read as got, and the snapshot.
 func (b *builder) apart(got *manifest) ([]snap.Change, error) {
 	if !b.m.comparable(got) {
 		return differences(&b.m.State, &got.State), nil
@@ -411,9 +412,8 @@ func (b *builder) apart(got *manifest) ([]snap.Change, error) {
 	return compare(b.d.login.database, want, &side{&got.State, got.plain}), nil
 }
 
-// post returns the hash of the state now, for comparison with m's hash. If another version of the
-// server or of pg_dump wrote m's schema, its text cannot be compared, and post compares tables,
-// columns and rows only.
+// post returns the hash of the state now, for comparison with m's hash. If another version of the server or of pg_dump wrote
+// m's schema, the texts cannot be compared, and post compares only tables, columns and rows.
 func (m *manifest) post(now *manifest) snap.Hash {
 	s := now.State
 	if m.Form == 0 {

@@ -19,15 +19,14 @@ import (
 	"mulligan/snap/postgres/pgwire"
 )
 
-// conn is one session. It sets every setting by which a database or a role could change
-// what is read or written.
+// conn is one session. It sets every setting by which a database or a role could change the values that are read or written.
 type conn struct {
 	*pgx.Conn
 	db   string
-	kept pgwire.Kept // of what the server said of the database
+	kept pgwire.Kept // counts what is kept of the server's answers, which is limited
 }
 
-// session sets what pg_dump sets, and every setting that changes the text of a value.
+// session sets the same settings as pg_dump, and every setting that changes the text of a value.
 const session = `SELECT pg_catalog.set_config('search_path', '', false);
 SET standard_conforming_strings = on; SET DateStyle = ISO; SET IntervalStyle = postgres; SET TimeZone = 'UTC';
 SET extra_float_digits = 3; SET bytea_output = hex; SET xmloption = content; SET xmlbinary = base64; SET array_nulls = on;
@@ -35,7 +34,7 @@ SET lc_monetary = 'C'; SET synchronize_seqscans = off; SET row_security = off; S
 SET statement_timeout = 0; SET idle_in_transaction_session_timeout = 0; SET default_transaction_read_only = off;
 SET synchronous_commit = on; SET client_min_messages = warning; SET default_tablespace = ''; SET quote_all_identifiers = off`
 
-// connectTimeout bounds the time to open a session, and that to close it.
+// connectTimeout bounds the time to open a session, and the time to close it.
 const connectTimeout = 10 * time.Second
 
 // connect opens a session in db.
@@ -64,7 +63,7 @@ func (c *conn) close() {
 	_ = c.Conn.Close(ctx) // nothing depends on the result
 }
 
-// exec runs statements that return nothing of interest.
+// exec runs statements whose results are ignored.
 func (c *conn) exec(ctx context.Context, sql string) error {
 	_, err := c.PgConn().Exec(ctx, sql).ReadAll()
 	return err
@@ -82,7 +81,7 @@ func (c *conn) transact(ctx context.Context, steps ...step) (xid uint64, err err
 	return xid, c.exec(ctx, "COMMIT")
 }
 
-// finish runs the last steps of the open transaction, commits it and returns its id.
+// finish runs the last steps of the open transaction and returns the transaction's id. The caller commits.
 func (c *conn) finish(ctx context.Context, steps ...step) (xid uint64, err error) {
 	for _, s := range steps {
 		if err := c.exec(ctx, s.sql); err != nil {
@@ -102,7 +101,7 @@ func (c *conn) list(ctx context.Context, sql string, args ...any) ([]string, err
 	return pgx.CollectRows(rows, pgx.RowTo[string])
 }
 
-// outsides are the databases to connect to while the live database must have no sessions.
+// outsides are the databases for sessions outside of the live database.
 var outsides = []string{"postgres", "template1"}
 
 // outside opens a session in another database of the same server.
@@ -158,11 +157,11 @@ func sqlState(err error) string {
 // isAbsent reports whether err says that the server has no such database.
 func isAbsent(err error) bool { return sqlState(err) == stateNoDatabase }
 
-// refused explains why no session in db could be opened.
+// refused returns the error for a session in db that could not be opened, with a kind and a hint.
 func (d *Driver) refused(db string, err error) error {
 	var known *errs.Error
 	if errors.As(err, &known) {
-		return &errs.Error{Kind: known.Kind, Message: known.Message, Hint: known.Hint} // pgx repeats user, host and database around it
+		return &errs.Error{Kind: known.Kind, Message: known.Message, Hint: known.Hint} // pgx adds user, host and database
 	}
 	e := &errs.Error{Kind: errs.Unavailable, Message: "the server at " + d.login.place() + " does not answer", Err: cause(err),
 		Hint: "start PostgreSQL, or correct the dsn"}
@@ -185,7 +184,7 @@ func (d *Driver) refused(db string, err error) error {
 	return e
 }
 
-// cause returns the useful part of a connection error: pgx adds user, host and database.
+// cause returns the useful part of a connection error, without the user, host and database that pgx adds.
 func cause(err error) error {
 	var p *pgconn.PgError
 	var n *net.OpError
@@ -251,26 +250,26 @@ func brokenOff(err error) bool {
 	return errors.As(err, &n) || (pgconn.SafeToRetry(err) && !errors.As(err, &p)) || errors.Is(err, net.ErrClosed) || errors.Is(err, io.ErrUnexpectedEOF)
 }
 
-// identity identifies one visible state of a server. Two equal snapshots of the same running
-// server see the same rows, since a snapshot is the set of transactions that it sees. Sequences are
-// not transactional, so the identity has their values too.
+// identity identifies one visible state of a server. A snapshot is the set of transactions whose writes it includes, so two
+// equal snapshots of the same running server have the same rows. Sequences are not transactional, so the identity also has
+// their values.
 type identity struct {
-	System    string // the cluster's id, and when this server process started
+	System    string // the cluster's system identifier, and the start time of the server
 	Database  uint32
-	Snapshot  string // as pg_current_snapshot writes it, with 64-bit transaction ids
+	Snapshot  string // as pg_current_snapshot returns it, with 64-bit transaction ids
 	Sequences string // digest of their values
-	Durable   bool   // all transactions that the snapshot sees are on the server's disk, so that no crash can undo them
+	Durable   bool   // all transactions in the snapshot are on the server's disk, so that no crash can undo them
 	Position  string `json:"-"` // timeline and LSN
 }
 
-// surely reports whether i, taken now, identifies the same state as earlier.
+// surely reports whether i, taken now, certainly identifies the same state as earlier.
 func (i identity) surely(earlier identity) bool {
 	i.Position, i.Durable, earlier.Position = "", true, ""
 	return i == earlier
 }
 
-// idleUntil reports whether no transaction except xid wrote anything on the server since i was
-// taken: i's snapshot saw no open transaction, and xid is the next free id at that time.
+// idleUntil reports whether no transaction except xid wrote anything on the server since i was taken: i's snapshot had no open
+// transaction, and xid was the next free id.
 func (i identity) idleUntil(xid uint64) bool {
 	return i.Snapshot == fmt.Sprintf("%d:%d:", xid, xid)
 }
@@ -301,7 +300,7 @@ func (c *conn) identifyRows(ctx context.Context) (i identity, err error) {
 // quote quotes an identifier.
 func quote(name string) string { return pgx.Identifier{name}.Sanitize() }
 
-// literal quotes a string as a literal.
+// literal quotes a string constant.
 func literal(s string) string {
 	return "'" + strings.ReplaceAll(s, "'", "''") + "'"
 }

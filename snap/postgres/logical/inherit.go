@@ -10,26 +10,25 @@ import (
 	"strings"
 )
 
-// A restore cannot always recreate a table that inherits with its columns in the same
-// order. If the parent got a column later, the column comes last in the live table; a dump,
-// which names the parent and the table's own columns, creates inherited columns first. So the
-// columns of such tables are stored in the order that a restored dump has, and the lines of
-// their definitions are compared in any order.
+// A restore cannot always create the columns of an inheriting table in the same order. A column that the parent got later comes
+// last in the live table. But a dump names the parent and the table's own columns, which creates inherited columns first. So
+// the columns of such tables are stored in the order of a restored dump, and the lines of their definitions are compared in any
+// order.
 
-// lineage holds what determines the order in which a dump creates columns.
+// lineage has the facts that determine the order in which a dump creates columns.
 type lineage struct {
 	parents map[uint32][]uint32
 	columns map[uint32][]heir // in the live order
 	done    map[uint32][]string
 }
 
-// heir is a column of a table that inherits or is inherited from.
+// heir is a column of a table that has a parent or a child.
 type heir struct {
 	name string
-	own  bool // a dump writes it among the table's own columns
+	own  bool // a dump lists it among the table's own columns
 }
 
-// lineage reads the inheritance of tables.
+// lineage reads the inheritance between tables.
 func (c *conn) lineage(ctx context.Context) (*lineage, error) {
 	l := &lineage{parents: map[uint32][]uint32{}, columns: map[uint32][]heir{}, done: map[uint32][]string{}}
 	const links = `FROM pg_catalog.pg_inherits i JOIN pg_catalog.pg_class c ON c.oid = i.inhrelid WHERE c.relkind IN ('r', 'f') AND NOT c.relispartition`
@@ -71,8 +70,7 @@ func (c *conn) lineage(ctx context.Context) (*lineage, error) {
 	return l, rows.Err()
 }
 
-// order returns the names of a table's columns in the order in which a dump creates them:
-// inherited columns first.
+// order returns the names of a table's columns in the order in which a dump creates them: inherited columns first.
 func (l *lineage) order(oid uint32) []string {
 	if names, ok := l.done[oid]; ok {
 		return names
@@ -101,8 +99,8 @@ func (l *lineage) order(oid uint32) []string {
 	return names
 }
 
-// arrange sorts the columns of inheriting tables into a dump's order. It returns a note about the
-// tables whose live order differs.
+// arrange sorts the columns of inheriting tables in the order of a dump. It returns a note about the tables whose live order
+// differs.
 func (c *conn) arrange(ctx context.Context, list []*relation) (notes []string, err error) {
 	l, err := c.lineage(ctx)
 	if err != nil {
@@ -153,8 +151,8 @@ func (t *table) reorder(names []string) bool {
 	return true
 }
 
-// follow gives the columns of tables the order that state s has, if the columns are equal: earlier
-// versions stored them in the live order.
+// follow sorts the columns of tables in the order of state s, if the columns are equal: earlier versions of the driver stored
+// them in the live order.
 func follow(s *state, list []*relation) {
 	if s == nil {
 		return
@@ -178,9 +176,9 @@ func follow(s *state, list []*relation) {
 
 const inherits = "\nINHERITS ("
 
-// canonical returns pg_dump's text in the form that is compared. If tables inherit, objects and
-// the lines of those tables' definitions are sorted, since their order depends on that of the
-// columns. Each object is preceded by the settings in force for it.
+// canonical returns pg_dump's text in the form that is compared. If tables inherit, it sorts the objects, and the lines of
+// those tables' definitions, because their order depends on the order of the columns. It puts the settings in force before each
+// object.
 func canonical(text []byte) []byte {
 	if !bytes.Contains(text, []byte(inherits)) {
 		return text

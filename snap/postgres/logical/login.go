@@ -17,17 +17,17 @@ import (
 	"mulligan/snap/postgres/pgwire"
 )
 
-// login holds the parts of a DSN. It is completed with fixed defaults only: the environment and
-// the files of the daemon's user are not the app's.
+// login has the parts of a DSN. Only fixed defaults complete it, because the environment and the files of the daemon's user are
+// not the app's.
 type login struct {
-	host, port     string // host is a folder with a socket when it begins with "/"
+	host, port     string // host is the folder of a socket if it begins with "/"
 	user, password string
 	database       string
 	passfile       string
 	tls            map[string]string // sslmode, sslrootcert, sslcert, sslkey
 }
 
-// parseDSN parses a DSN. Its errors repeat only keys of the DSN.
+// parseDSN parses a DSN. Its errors mention only keys of the DSN.
 func parseDSN(dsn string) (*login, error) {
 	s, err := pglogin.Parse(dsn)
 	if err != nil {
@@ -36,7 +36,7 @@ func parseDSN(dsn string) (*login, error) {
 	return &login{host: s.Host, port: s.Port, user: s.User, password: s.Password, database: s.Database, passfile: s.Passfile, tls: s.TLS}, nil
 }
 
-// bind sets the user if the DSN names none: the owner's name.
+// bind sets the user to the owner's name if the DSN names none.
 func (d *Driver) bind() error {
 	l := d.login
 	if l.user == "" {
@@ -53,8 +53,7 @@ func (d *Driver) bind() error {
 	return nil
 }
 
-// secret returns the password of the DSN, or of a password file that the owner may read; "" if
-// there is none.
+// secret returns the password in the DSN, or in a password file that the owner may read, or "" if there is none.
 func (d *Driver) secret(ctx context.Context) (string, error) {
 	l := d.login
 	s := pglogin.Settings{Host: l.host, Port: l.port, User: l.user, Password: l.password, Database: l.database, Passfile: l.passfile}
@@ -69,8 +68,8 @@ func (d *Driver) uid() int {
 	return d.cfg.Owner.UID
 }
 
-// config returns the pgx configuration for db. It sets everything that pgx would otherwise take
-// from the environment or a home folder.
+// config returns the pgx configuration for db. It sets everything that pgx would otherwise read from the environment or a home
+// folder.
 func (d *Driver) config(ctx context.Context, db string) (*pgx.ConnConfig, error) {
 	l := d.login
 	password, err := d.secret(ctx)
@@ -90,7 +89,7 @@ func (d *Driver) config(ctx context.Context, db string) (*pgx.ConnConfig, error)
 			set[name] = l.tls[name] // "" or "system"
 			continue
 		}
-		defer f.Close() // in memory
+		defer f.Close() // a file in memory
 		set[name] = fmt.Sprintf("/proc/self/fd/%d", f.Fd())
 	}
 	var text strings.Builder
@@ -108,8 +107,8 @@ func (d *Driver) config(ctx context.Context, db string) (*pgx.ConnConfig, error)
 	return cfg, nil
 }
 
-// certificate reads one of the certificate files with the owner's rights and returns a copy in
-// memory, since pgx takes only file names. It returns nil if the DSN names none.
+// certificate reads a certificate file with the owner's rights and returns a copy in memory, because pgx accepts only file
+// names. It returns nil if the DSN names none.
 func (d *Driver) certificate(ctx context.Context, name string) (*os.File, error) {
 	path := d.login.tls[name]
 	if path == "" || path == "system" {
@@ -128,8 +127,8 @@ func (d *Driver) certificate(ctx context.Context, name string) (*os.File, error)
 	return d.memory(name, text)
 }
 
-// env returns the environment of a child that connects by libpq; it holds nothing of the daemon's
-// own. passfile is the path of a file that holds the password.
+// env returns the environment of a child that connects by libpq. It has nothing of the daemon's environment. passfile is the
+// path of a file with the password.
 func (l *login) env(passfile string) []string {
 	env := []string{
 		"PATH=/usr/bin:/bin", "LC_ALL=C", "HOME=/nonexistent", "PGHOST=" + l.host, "PGPORT=" + l.port, "PGUSER=" + l.user,

@@ -7,23 +7,23 @@ import (
 	"mulligan/snap/database"
 )
 
-// plan is the durable record of a switch. It is saved before anything is created on the server,
-// so that everything a crash leaves there can be found.
+// plan is the durable record of a switch. It is saved before anything is created on the server, so that the driver finds
+// everything that a crash leaves there.
 type plan struct {
 	database.Plan
 	TargetHash  string
-	New, Old    string   // names of the new database before the exchange, and of the old live one after it
+	New, Old    string   // names of the new database before the exchange, and of the old live database after it
 	NewOID      uint32   // 0: the target has no database
 	BaseOID     uint32   // 0: there was no database
-	Comment     string   // the target's
-	BaseComment string   // the base's, for Undo
-	Roles       []string // roles created because the target needs them
-	Clean       identity // the identity at which the live state was known to equal the base
-	Proven      identity // the identity of the new database when it was compared with the target and closed; zero: it may have been written to in between
+	Comment     string   // the comment of the target
+	BaseComment string   // the comment of the base, for Undo
+	Roles       []string // roles that were created because the target needs them
+	Clean       identity // identity at which the live state equalled the base
+	Proven      identity // identity of the new database when it was compared with the target and closed; zero: it may have been written to in between
 	Exchanged   uint64   // id of the transaction that made the new database live; 0: unknown
 }
 
-// beside returns the name of a switch's database beside db, at most 63 bytes.
+// beside returns the name for a database of the switch beside db. It has at most 63 bytes.
 func beside(db string, id snap.RestoreID, which string) string {
 	suffix := "__mulligan_" + string(id) + "_" + which
 	keep := max(0, min(len(db), 63-len(suffix)))

@@ -12,7 +12,7 @@ import (
 	"mulligan/snap/database"
 )
 
-// Plan computes the changes, finds the live database, and returns an error if the role lacks a right.
+// Plan computes the changes, finds the live database, and returns an error if the role lacks a privilege.
 func (e engine) Plan(ctx context.Context, p, old *plan, target, base cas.Root) error {
 	e.d.name(p)
 	if len(beside("", p.ID, "new")) > 63 {
@@ -52,8 +52,8 @@ func (d *Driver) loadEnds(target, base cas.Root) (e ends, err error) {
 	return e, err
 }
 
-// Build builds the target as a second database on the server and compares it with the snapshot. If
-// old already built the same content, Build uses that.
+// Build builds the target as a second database on the server and compares it with the snapshot. If old has built the same
+// content already, Build uses its database.
 func (e engine) Build(ctx context.Context, p, old *plan, target, base cas.Root) error {
 	end, err := e.d.loadEnds(target, base)
 	if err != nil {
@@ -79,7 +79,7 @@ func (e engine) Build(ctx context.Context, p, old *plan, target, base cas.Root) 
 	return err
 }
 
-// changes returns the changes from the target to the base, which the restore undoes.
+// changes returns the changes from the target to the base, which the restore reverts.
 func (d *Driver) changes(e ends) ([]snap.Change, error) {
 	a, err := d.storedSide(e.target)
 	if err != nil {
@@ -129,8 +129,8 @@ func (d *Driver) construct(ctx context.Context, out *conn, p *plan, e ends) erro
 		p.Proven = proven
 	}
 	if idle {
-		// Building advanced the transaction counter. Comparing the live state with the base now
-		// saves doing so while the app is stopped.
+		// Building advanced the transaction counter. Comparing the live state with the base now avoids that while the app is
+		// stopped.
 		if now, err := d.readLive(ctx, nil, &e.base.State); err == nil && e.base.post(now) == e.base.State.hash() {
 			p.Clean = now.Identity
 		}
@@ -138,8 +138,8 @@ func (d *Driver) construct(ctx context.Context, out *conn, p *plan, e ends) erro
 	return nil
 }
 
-// shut closes the database to everybody. quiet reports whether it surely still is as it was
-// proven: nothing was written on the server until the database was closed and had no session.
+// shut closes the database to everybody. quiet reports whether the database is certainly in its proven state: nothing was
+// written on the server until the database was closed and had no session.
 func (d *Driver) shut(ctx context.Context, out *conn, db string, proven identity) (quiet bool, err error) {
 	xid, err := out.transact(ctx, step{db, "ALTER DATABASE " + quote(db) + " ALLOW_CONNECTIONS false"})
 	if err != nil || !proven.idleUntil(xid) {
@@ -152,11 +152,11 @@ func (d *Driver) shut(ctx context.Context, out *conn, db string, proven identity
 	return now.idleUntil(xid + 1), err
 }
 
-// aloneWithin bounds the wait for a busy server to end sessions that were closed.
+// aloneWithin bounds the wait for a busy server to end sessions that the driver has closed.
 const aloneWithin = 2 * time.Second
 
-// alone waits until the database has no session; our own were closed just before. It returns false
-// if a session stays.
+// alone waits until the database has no session, because the driver has just closed its own. It returns false if a session
+// stays.
 func (out *conn) alone(ctx context.Context, db string) (bool, error) {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
@@ -177,7 +177,7 @@ func (out *conn) alone(ctx context.Context, db string) (bool, error) {
 	}
 }
 
-// isBase reports whether the live state is surely the base.
+// isBase reports whether the live state is certainly the base.
 func (d *Driver) isBase(ctx context.Context, base *manifest) (bool, error) {
 	c, err := d.connect(ctx, d.login.database)
 	if isAbsent(err) {
@@ -191,8 +191,8 @@ func (d *Driver) isBase(ctx context.Context, base *manifest) (bool, error) {
 	return now.surely(base.Identity), err
 }
 
-// empty drops the tables of p's new database if the disk is full: to drop a database the server
-// makes a checkpoint, and it stops if it cannot write one.
+// empty drops the tables of p's new database after the disk has become full. To drop a database, the server makes a checkpoint,
+// and it crashes if it cannot write that.
 func (d *Driver) empty(p *plan, m *manifest) {
 	ctx, cancel := context.WithTimeout(context.Background(), 6*connectTimeout)
 	defer cancel()
@@ -206,8 +206,8 @@ func (d *Driver) empty(p *plan, m *manifest) {
 	}
 }
 
-// drop drops one of our databases and ends its sessions. If a crash interrupted DROP DATABASE, the
-// database is invalid, and the server accepts only another DROP.
+// drop drops a database of the driver and ends its sessions. If a crash interrupted DROP DATABASE, the database is invalid, and
+// the server accepts only another DROP.
 func (d *Driver) drop(ctx context.Context, out *conn, name string) error {
 	templates, err := out.list(ctx, "SELECT 't' FROM pg_catalog.pg_database WHERE datname = $1 AND datistemplate AND datconnlimit <> -2", name)
 	if err != nil {
@@ -221,8 +221,7 @@ func (d *Driver) drop(ctx context.Context, out *conn, name string) error {
 	return out.exec(ctx, "DROP DATABASE IF EXISTS "+quote(name)+" WITH (FORCE)")
 }
 
-// allowed returns an error if the role lacks a right that the switch needs, before anything is
-// created.
+// allowed returns an error if the role lacks a privilege that the switch needs. It is called before anything is created.
 func (d *Driver) allowed(ctx context.Context, out *conn, e ends) error {
 	var super, create bool
 	if err := out.QueryRow(ctx, "SELECT rolsuper, rolcreatedb FROM pg_catalog.pg_roles WHERE rolname = current_user").Scan(&super, &create); err != nil || super {
@@ -298,7 +297,7 @@ func (r role) password() string {
 	return " PASSWORD " + literal(r.Password)
 }
 
-// dropRoles drops the roles that makeRoles created, except those that other objects use now.
+// dropRoles drops the roles that makeRoles created, except those that other objects depend on now.
 func (d *Driver) dropRoles(ctx context.Context, out *conn, p *plan) error {
 	if len(p.Roles) == 0 {
 		return nil
@@ -316,8 +315,8 @@ func (d *Driver) dropRoles(ctx context.Context, out *conn, p *plan) error {
 	return nil
 }
 
-// Drop drops the databases of a switch except the live one. If the exchange was interrupted, Drop
-// first completes the way back to the base.
+// Drop drops the databases of a switch except the live one. If the exchange was interrupted, Drop first exchanges back to the
+// base.
 func (e engine) Drop(ctx context.Context, p *plan) (left []string, err error) {
 	e.d.name(p)
 	out, err := e.d.outside(ctx)
@@ -357,8 +356,8 @@ func (d *Driver) clear(ctx context.Context, out *conn, p *plan, done bool) error
 	return d.cfg.Failpoint.At("clear: plan")
 }
 
-// dropOurs drops the database called name if it has the OID. An interrupted build recorded no OID;
-// its name is ours alone.
+// dropOurs drops the database called name if its OID is oid. An interrupted build recorded no OID (0); then the name suffices,
+// because only the driver uses it.
 func (d *Driver) dropOurs(ctx context.Context, out *conn, name string, oid uint32) error {
 	found, err := out.oidOf(ctx, name)
 	if err != nil || oid != 0 && found != oid {

@@ -21,10 +21,10 @@ import (
 	"mulligan/snap/postgres/pglogin"
 )
 
-// errMoved says that a table was rewritten or dropped while it was read.
+// errMoved means that a table was rewritten or dropped while it was read.
 var errMoved = errors.New("a table was rewritten meanwhile")
 
-// readLive reads the live database, which may be absent; for b and like see read.
+// readLive reads the live database, which may be absent. b and like are as for read.
 func (d *Driver) readLive(ctx context.Context, b *cas.Batch, like *state) (*manifest, error) {
 	m, err := d.read(ctx, d.login.database, b, like)
 	if isAbsent(err) {
@@ -33,7 +33,7 @@ func (d *Driver) readLive(ctx context.Context, b *cas.Batch, like *state) (*mani
 	return m, err
 }
 
-// readAbsent verifies that the database is absent on this very server.
+// readAbsent returns the state without a database, after it has checked that the server does not have the database.
 func (d *Driver) readAbsent(ctx context.Context) (*manifest, error) {
 	c, err := d.outside(ctx)
 	if err != nil {
@@ -53,8 +53,8 @@ func (d *Driver) readAbsent(ctx context.Context) (*manifest, error) {
 	return m, err
 }
 
-// read reads the state of database db at one instant. If b is not nil, read puts the content into
-// it. like, if not nil, is the state that the result will be compared with.
+// read reads the state of database db at one moment. If b is not nil, read writes the content into it. like, unless nil, is the
+// state with which the caller compares the result.
 func (d *Driver) read(ctx context.Context, db string, b *cas.Batch, like *state) (*manifest, error) {
 	for tries := 1; ; tries++ {
 		r := &reader{d: d, db: db, batch: b, like: like}
@@ -74,7 +74,7 @@ type reader struct {
 	db       string
 	batch    *cas.Batch
 	like     *state
-	lead     *conn // the session that holds the snapshot and the locks until the end
+	lead     *conn // the session that has the snapshot and the locks until the end
 	snapshot string
 	encoding string
 	m        *manifest
@@ -103,13 +103,13 @@ func (r *reader) run(ctx context.Context) (m *manifest, err error) {
 	if err := group.Wait(); err != nil {
 		return nil, err
 	}
-	// Sequences are read last: they are at or after every value in the rows.
+	// Sequences are read last, so that they are at or after every value in the rows.
 	s := &r.m.State
 	if s.Sequences, err = r.lead.sequences(ctx); err != nil {
 		return nil, err
 	}
 	r.m.Identity.Sequences = digest(s.Sequences)
-	var durable bool // whether all that the snapshot saw is durable by now
+	var durable bool // whether everything in the snapshot is durable by now
 	err = r.lead.QueryRow(ctx, "SELECT pg_catalog.pg_current_wal_flush_lsn() >= $1::text::pg_lsn", lsnOf(r.m.Position)).Scan(&durable)
 	r.m.Identity.Durable = r.m.Identity.Durable || durable
 	return r.m, err
@@ -120,8 +120,8 @@ func lsnOf(position string) string {
 	return lsn
 }
 
-// begin takes the snapshot in which everything is read. The statement takes the snapshot before it
-// reads the position, so the snapshot sees only changes before that position.
+// begin takes the snapshot in which everything is read. The statement takes the snapshot before it reads the position, so the
+// snapshot has only changes before that position.
 func (r *reader) begin(ctx context.Context) (err error) {
 	r.m = &manifest{Form: 1}
 	if r.m.Server, err = r.lead.version(ctx); err != nil {
@@ -147,7 +147,7 @@ func (r *reader) begin(ctx context.Context) (err error) {
 	return r.d.cfg.Failpoint.At("read: snapshot")
 }
 
-// catalog locks the tables and reads everything but rows and the schema's text.
+// catalog locks the tables, and reads everything except rows and the schema's text.
 func (r *reader) catalog(ctx context.Context) (rels []*relation, err error) {
 	if rels, err = r.lead.relations(ctx); err != nil {
 		return nil, err
@@ -183,8 +183,8 @@ func (r *reader) catalog(ctx context.Context) (rels []*relation, err error) {
 		EXISTS (SELECT FROM pg_catalog.pg_extension WHERE extname = 'plpgsql')`).Scan(&s.Public, &s.Plpgsql)
 }
 
-// schemaArgs returns the arguments for pg_dump to write everything but rows, sequences' values and
-// large objects, in the snapshot.
+// schemaArgs returns the arguments of pg_dump for everything in the snapshot except rows, values of sequences and large
+// objects.
 func (r *reader) schemaArgs(format string) []string {
 	return []string{
 		"--format=" + format, "--compress=0", "--section=pre-data", "--section=post-data", "--no-blobs", "--no-password",
@@ -193,8 +193,8 @@ func (r *reader) schemaArgs(format string) []string {
 	}
 }
 
-// schema reads the schema's text, and an archive for pg_restore. If an earlier snapshot has the same
-// text, its archive is used.
+// schema reads the schema's text, and an archive for pg_restore. If an earlier snapshot has the same text, schema uses its
+// archive.
 func (r *reader) schema(ctx context.Context) error {
 	text := &bounded{most: maxSchema}
 	text.to = &text.buf
@@ -250,7 +250,7 @@ func (r *reader) knownArchive() cas.Hash {
 	return cas.Hash{}
 }
 
-// tables starts reading all tables in the group, the largest first.
+// tables starts in the group to read all tables, the largest first.
 func (r *reader) tables(ctx context.Context, group *errgroup.Group, rels []*relation) {
 	r.m.State.Tables, r.m.rows = make([]table, len(rels)), make([]cas.Hash, len(rels))
 	order := make([]int, len(rels))
@@ -280,8 +280,8 @@ func (r *reader) tables(ctx context.Context, group *errgroup.Group, rels []*rela
 	}
 }
 
-// worker opens another session in the same snapshot. For rows it uses the database's own encoding,
-// so that no text is converted.
+// worker opens another session in the same snapshot. For rows its encoding is that of the database, so that no text is
+// converted.
 func (r *reader) worker(ctx context.Context, encoding string) (*conn, error) {
 	c, err := r.d.connect(ctx, r.db)
 	if err != nil {
@@ -315,7 +315,7 @@ func (r *reader) table(ctx context.Context, c *conn, i int) error {
 
 var errPage = errs.New(errs.Invalid, "", "the server's answer about a large object cannot be parsed").WithHint("is it a PostgreSQL server? look into its log")
 
-// blobPage is the number of bytes of a large object that are read at once and stored as a row.
+// blobPage is the number of bytes of a large object that are read together and stored as a row.
 const blobPage = 64 << 10
 
 // blobs reads the large objects as rows of oid, offset and bytes in hex.
@@ -372,8 +372,8 @@ func (c *conn) objects(ctx context.Context) (list []object, err error) {
 	return list, err
 }
 
-// copyObject writes a large object's pages to w. It reads until a page is short, in steps, since
-// whole pages of zeros may be missing.
+// copyObject writes a large object's pages to w. It stops at the first short page. It reads in steps because the server may
+// omit whole pages of zeros.
 func (c *conn) copyObject(ctx context.Context, w io.Writer, oid uint32) error {
 	for off := int64(0); ; off += blobPage {
 		var page string

@@ -15,13 +15,13 @@ import (
 	"mulligan/snap/database"
 )
 
-// state is everything of a database that a restore brings back. Equal databases have equal states,
-// wherever and whenever they are read; lists are sorted by name.
+// state is everything of a database that a restore brings back. Equal databases have equal states, wherever and whenever they
+// are read. Lists are sorted by name.
 type state struct {
 	Absent    bool       `json:",omitempty"` // the database does not exist
 	Props     props      // of the database as a whole
-	Public    bool       // there is a schema "public", which every new database has
-	Plpgsql   bool       // there is the extension plpgsql, which every new database has
+	Public    bool       // the schema "public" exists, as in every new database
+	Plpgsql   bool       // the extension plpgsql exists, as in every new database
 	Schema    string     // digest of the schema's text, in its canonical form
 	Tables    []table    `json:",omitempty"`
 	Sequences []sequence `json:",omitempty"`
@@ -29,18 +29,18 @@ type state struct {
 	Blobs     content    // of all large objects
 }
 
-// props are a database's own properties.
+// props are the properties of a database.
 type props struct {
 	Owner, Encoding, Collate, CType string
 	Provider, Locale, Rules         string `json:",omitempty"`
 	Tablespace, Comment             string `json:",omitempty"`
 	Template                        bool   `json:",omitempty"`
-	Limit                           int    // of connections; -1: none
+	Limit                           int    // largest number of connections; -1: no limit
 	Grants                          []grant
 	Settings                        []setting `json:",omitempty"`
 }
 
-// grant is one right of one role, or of everybody if the role is "".
+// grant is a privilege of one role, or of everybody if the role is "".
 type grant struct {
 	Role, Right string
 	Grantable   bool `json:",omitempty"`
@@ -59,13 +59,13 @@ type content struct {
 type table struct {
 	Schema, Name string
 	Columns      []column
-	Where        string `json:",omitempty"` // of an extension's table: the condition that selects the user's rows
+	Where        string `json:",omitempty"` // of an extension's table: the condition for the user's rows
 	content
 }
 
 func (t table) id() string { return t.Schema + "." + t.Name }
 
-// column is a column of a table, in SQL's words.
+// column is a column of a table, in terms of SQL.
 type column struct {
 	Name, Type string
 	Generated  bool   `json:",omitempty"`
@@ -85,12 +85,12 @@ type object struct {
 	Grants         []grant
 }
 
-// role is a role that owns something in the database or has a grant on it. Roles belong to the
-// server, not the database: a restore creates only missing ones.
+// role is a role that owns something in the database or has a grant on it. Roles belong to the server: a restore creates only
+// missing ones.
 type role struct {
 	Name       string
 	Attributes string // "LOGIN NOSUPERUSER …", for CREATE ROLE
-	Password   string `json:",omitempty"` // the password verifier, if it could be read
+	Password   string `json:",omitempty"` // the password verifier, if the driver could read it
 	MemberOf   []string
 }
 
@@ -103,27 +103,27 @@ func (s *state) hash() snap.Hash {
 	return blake3.Sum256(append([]byte("mulligan postgres state 1\n"), data...))
 }
 
-// manifest is a stored state: the data of a node whose references are the schema's text, the
-// archive to restore it from, the rows of each table in order, and the large objects.
+// manifest is a stored state. It is the data of a node whose references are the schema's text, the archive for pg_restore, the
+// rows of each table in order, and the large objects.
 type manifest struct {
 	State    state
 	Identity identity
 	Position string
 	Server   int    // major version
 	Tool     string // version of the pg_dump that wrote the schema
-	Major    int    // of that pg_dump
+	Major    int    // major version of that pg_dump
 	Roles    []role
-	Notes    []string `json:",omitempty"` // what is not captured
+	Notes    []string `json:",omitempty"` // contents that are not captured
 	Form     int      `json:",omitempty"` // 0: State.Schema is the digest of the text as pg_dump wrote it; 1: of its canonical form
 
-	plain         []byte // the schema's text, if it was just read
+	plain         []byte // the schema's text, unless the manifest was loaded from the store
 	asWritten     string // the digest of the text as pg_dump wrote it
 	text, archive cas.Hash
 	rows          []cas.Hash // one for each table
 	blobs         cas.Hash
 }
 
-// warnings lists what the snapshot lacks.
+// warnings describes the contents that the snapshot lacks.
 func (m *manifest) warnings() []string {
 	if m.State.Absent {
 		return []string{"The server has no database of this name: restoring this snapshot removes the database."}
@@ -163,8 +163,8 @@ func digest[T any](list T) string {
 	return hex.EncodeToString(h[:])
 }
 
-// tidy removes the parts of pg_dump's text that differ between two dumps of one database: the
-// versions at its head, and the key of \restrict.
+// tidy removes the parts of pg_dump's text that differ between two dumps of the same database: the versions in its head, and
+// the key of \restrict.
 func tidy(text []byte) []byte {
 	lines := bytes.SplitAfter(text, []byte("\n"))
 	kept := lines[:0]
@@ -187,7 +187,7 @@ func parseHash(s string) (h snap.Hash, err error) {
 	return snap.Hash(raw), nil
 }
 
-// columnList returns the columns for COPY, or "" if the table has none.
+// columnList returns the columns for COPY, or "" if there are none.
 func (t table) columnList(q func(string) string) string {
 	var names []string
 	for _, c := range t.Columns {
@@ -198,7 +198,7 @@ func (t table) columnList(q func(string) string) string {
 	return strings.Join(names, ", ")
 }
 
-// copyOut returns the COPY statement that reads the table's rows, copyIn the one that writes them.
+// copyOut returns the COPY statement that reads the table's rows. copyIn returns the statement that writes them.
 func (t table) copyOut(q func(string) string) string {
 	name, cols := q(t.Schema)+"."+q(t.Name), t.columnList(q)
 	switch {

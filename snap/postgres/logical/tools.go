@@ -25,7 +25,7 @@ import (
 // toolbox finds installed versions of pg_dump and pg_restore.
 type toolbox struct {
 	dirs  []string
-	owner privsep.User // the user who runs a tool to learn its version
+	owner privsep.User // the user who runs a tool to find out its version
 
 	mu    sync.Mutex
 	known map[string]tool // by path
@@ -36,20 +36,20 @@ type tool struct {
 	dir     string
 	major   int
 	version string // as pg_dump prints it: "15.18 (Debian …)"
-	stamp   string // identifies the file whose version this is
+	stamp   string // identifies the file of this version
 }
 
-// places are the folders where distributions install each version. pg_dump elsewhere may be a wrapper
-// that chooses a version by a cluster's name.
+// places are the folders where distributions install each version. A pg_dump in another folder may be a wrapper that chooses a
+// version by a cluster's name.
 var places = []string{"/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin", "/usr/local/pgsql/bin"}
 
-// toolsFor returns the tools to dump or load a database of a server's major version. c is a session on that server.
+// toolsFor returns the tools that dump or load a database of a server with this major version. c is a session on the server.
 func (d *Driver) toolsFor(ctx context.Context, c *conn, major int) (tool, error) {
 	return d.tools.find(ctx, major, func() string { return c.programs(ctx, d.cfg.Owner) })
 }
 
-// find returns the tools of the server's major version or, if missing, of the next installed one.
-// beside returns the folder of the server's own programs, or "".
+// find returns the tools of the server's major version or, if they are missing, of the next higher one. beside returns the
+// folder of the server's own programs, or "".
 func (b *toolbox) find(ctx context.Context, server int, beside func() string) (tool, error) {
 	best := b.best(ctx, server, b.folders())
 	if best.major != server && len(b.dirs) == 0 {
@@ -64,7 +64,7 @@ func (b *toolbox) find(ctx context.Context, server int, beside func() string) (t
 	return best, nil
 }
 
-// folders returns the folders to search, whatever the server is.
+// folders returns the folders to search on any server.
 func (b *toolbox) folders() []string {
 	if len(b.dirs) > 0 {
 		return b.dirs
@@ -77,7 +77,7 @@ func (b *toolbox) folders() []string {
 	return append(dirs, filepath.SplitList(os.Getenv("PATH"))...)
 }
 
-// best returns the tools in dirs whose version is the server's or the next above it, or a tool of version 0.
+// best returns the tools in dirs with the server's version or the next higher one. Its major version is 0 if there are none.
 func (b *toolbox) best(ctx context.Context, server int, dirs []string) (best tool) {
 	for _, dir := range dirs {
 		t, err := b.ask(ctx, dir)
@@ -85,14 +85,14 @@ func (b *toolbox) best(ctx context.Context, server int, dirs []string) (best too
 			best = t
 		}
 		if best.major == server {
-			break // none fits better, and asking a wrapper is slow
+			break // no other folder fits better, and running a wrapper is slow
 		}
 	}
 	return best
 }
 
-// ask determines the version of the tools in dir. It runs them with the rights of the app's owner; tools
-// that the owner may not run are of no use.
+// ask finds out the version of the tools in dir. It runs them with the rights of the app's owner, so it rejects tools that the
+// owner may not run.
 func (b *toolbox) ask(ctx context.Context, dir string) (t tool, err error) {
 	if !filepath.IsAbs(dir) {
 		return t, fs.ErrNotExist
@@ -131,7 +131,7 @@ func (b *toolbox) ask(ctx context.Context, dir string) (t tool, err error) {
 	return t, nil
 }
 
-// digits is the number that s begins with: "17" of "17beta1".
+// digits returns the digits at the beginning of s: "17" of "17beta1".
 func digits(s string) string {
 	for i, c := range s {
 		if c < '0' || c > '9' {
@@ -146,20 +146,20 @@ type child struct {
 	tool tool
 	name string
 	args []string
-	file []byte    // given as the file /proc/self/fd/4
+	file []byte    // the tool can read it as the file /proc/self/fd/4
 	out  io.Writer // its standard output
-	// harmless says of what the tool wrote to standard error, when it failed, whether it did all that matters. Nil: never.
+	// harmless reports whether a tool that failed did everything that matters, given its standard error. Nil: never.
 	harmless func(stderr string) bool
 }
 
-// Where a child finds its files. They are in memory and passed by descriptor:
-// a password is on no disk, in no argument and in no environment.
+// The paths of a child's files. They are in memory and passed by descriptor, so a password is on no disk, in no argument and in
+// no environment.
 const (
 	passPath = "/proc/self/fd/3"
 	filePath = "/proc/self/fd/4"
 )
 
-// run runs a tool to its end, as the app's owner. It dies with the daemon.
+// run runs a tool to its end as the app's owner. The kernel kills the tool when the daemon ends.
 func (d *Driver) run(ctx context.Context, c child) error {
 	line, err := d.passLine(ctx)
 	if err != nil {
@@ -169,7 +169,7 @@ func (d *Driver) run(ctx context.Context, c child) error {
 	if err != nil {
 		return err
 	}
-	defer pass.Close() // in memory
+	defer pass.Close() // a file in memory
 	file, err := d.memory("archive", c.file)
 	if err != nil {
 		return err
@@ -181,7 +181,7 @@ func (d *Driver) run(ctx context.Context, c child) error {
 	stderr := &head{limit: 64 << 10}
 	cmd.Stderr = stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	runtime.LockOSThread() // the kernel takes the end of the thread for the parent's
+	runtime.LockOSThread() // the kernel kills the tool when this thread ends
 	defer runtime.UnlockOSThread()
 	err = d.cfg.Owner.Run(cmd, privsep.Options{NoNewPrivs: true})
 	if err == nil || ctx.Err() != nil {
@@ -197,7 +197,7 @@ func (d *Driver) run(ctx context.Context, c child) error {
 	return fmt.Errorf("%s: %w", c.name, err)
 }
 
-// passLine is a password file that knows one password (libpq, "The Password File").
+// passLine returns a password file with one password (libpq, "The Password File").
 func (d *Driver) passLine(ctx context.Context) (string, error) {
 	p, err := d.secret(ctx)
 	if p == "" || err != nil {
@@ -206,7 +206,7 @@ func (d *Driver) passLine(ctx context.Context) (string, error) {
 	return "*:*:*:*:" + strings.NewReplacer(`\`, `\\`, `:`, `\:`).Replace(p) + "\n", nil
 }
 
-// memory makes a file without a name that the owner may read.
+// memory makes a file in memory that the owner may read.
 func (d *Driver) memory(name string, content []byte) (*os.File, error) {
 	fd, err := unix.MemfdCreate("mulligan-"+name, unix.MFD_CLOEXEC)
 	if err != nil {
@@ -221,7 +221,7 @@ func (d *Driver) memory(name string, content []byte) (*os.File, error) {
 		_, err = f.Write(content)
 	}
 	if err != nil {
-		_ = f.Close() // err is the one to tell
+		_ = f.Close() // err is the error to return
 		return nil, err
 	}
 	return f, nil
