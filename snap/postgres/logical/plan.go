@@ -19,7 +19,7 @@ type plan struct {
 	BaseComment string   // the comment of the base, for Undo
 	Roles       []string // roles that were created because the target needs them
 	Clean       identity // identity at which the live state equalled the base
-	Proven      identity // identity of the new database when it was compared with the target and closed; zero: it may have been written to in between
+	Proven      identity // identity of the new database when it was compared and closed; zero: it may have been written to since
 	Exchanged   uint64   // id of the transaction that made the new database live; 0: unknown
 }
 

@@ -44,7 +44,7 @@ func serverFolder(pid int) string {
 		return ""
 	}
 	if here, err := os.Stat(path); err != nil || !os.SameFile(running, here) {
-		return "" // the path is one of another mount namespace
+		return "" // the path belongs to another mount namespace
 	}
 	return filepath.Dir(path)
 }

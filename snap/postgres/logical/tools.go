@@ -227,7 +227,7 @@ func (d *Driver) memory(name string, content []byte) (*os.File, error) {
 	return f, nil
 }
 
-// head keeps the beginning of what is written to it.
+// head keeps the first limit bytes that are written to it.
 type head struct {
 	bytes.Buffer
 	limit int
@@ -238,8 +238,7 @@ func (t *head) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// first is the first complaint, without the statement that it is about, which
-// may hold secrets.
+// first returns the first error message, without its SQL statement, which may contain secrets.
 func (t *head) first() string {
 	lines := strings.Split(t.String(), "\n")
 	for _, line := range lines {
