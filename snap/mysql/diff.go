@@ -10,8 +10,7 @@ import (
 	"mulligan/snap/database"
 )
 
-// Diff lists the tables and objects that differ. paths are their names; an
-// object's has its kind before it ("view v").
+// Diff returns the tables and objects that differ. paths are their names; an object's name begins with its kind ("view v").
 func (d *Driver) Diff(ctx context.Context, from, to snap.SnapshotID, paths []string) ([]snap.Change, error) {
 	const op = "compare database snapshots"
 	var sides [2]*state
@@ -27,7 +26,7 @@ func (d *Driver) Diff(ctx context.Context, from, to snap.SnapshotID, paths []str
 	return compare(sides[0], sides[1], paths), nil
 }
 
-// state returns a stored state, or the live one if id is empty.
+// state returns a stored state, or the live state if id is "".
 func (d *Driver) state(ctx context.Context, op string, id snap.SnapshotID) (st *state, err error) {
 	if id != "" {
 		root, err := d.records.Snapshot(op, id)
@@ -120,7 +119,7 @@ func (t *table) comparable() database.Object {
 	return o
 }
 
-// changesOf describes how a table changed into now.
+// changesOf describes the changes from t to now.
 func changesOf(t, now table) string {
 	list := database.Compare([]database.Object{t.comparable()}, []database.Object{now.comparable()}, "MODIFY COLUMN")
 	if len(list) == 0 {

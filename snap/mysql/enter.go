@@ -16,10 +16,9 @@ import (
 	"mulligan/snap"
 )
 
-// Capability flags in the server's greeting
-// (https://mariadb.com/kb/en/connection/#capabilities).
+// Capability flags in the server's greeting (https://mariadb.com/kb/en/connection/#capabilities).
 const (
-	capLongPassword = 1 << 0 // on a server that is not MariaDB's own
+	capLongPassword = 1 << 0 // set by every server except MariaDB's own protocol variant
 	capCompress     = 1 << 5
 	capLocalFiles   = 1 << 7
 	capProtocol41   = 1 << 9
@@ -30,8 +29,8 @@ const (
 // loginTime bounds the time of a login.
 const loginTime = 30 * time.Second
 
-// enter connects and logs in according to cfg. It starts TLS itself, so that it can parse packets above
-// TLS; the client library does not.
+// enter connects and logs in according to cfg. It starts TLS itself, because it reads packets above TLS, which the client
+// library does not support.
 func enter(ctx context.Context, cfg *client.Config) (*wire, error) {
 	return snap.Login(ctx, loginTime, func(ctx context.Context) (*wire, error) { return dial(ctx, cfg) })
 }
@@ -71,9 +70,9 @@ func (w *wire) login(ctx context.Context, cfg *client.Config) error {
 		d.tls = &tls.Config{ServerName: host, InsecureSkipVerify: cfg.TLSConfig != "true"}
 	}
 	own := cfg.Clone()
-	own.TLSConfig, own.MaxAllowedPacket = "", 1<<20 // otherwise the library would ask the server
+	own.TLSConfig, own.MaxAllowedPacket = "", 1<<20 // otherwise the library would query the value
 	if d.tls != nil {
-		own.Net = "unix" // the library needs no TLS of its own above this connection
+		own.Net = "unix" // the library must not start TLS above this connection
 	}
 	d.give(0, greeting)
 	own.DialFunc = func(context.Context, string, string) (net.Conn, error) { return d, nil }
@@ -84,19 +83,19 @@ func (w *wire) login(ctx context.Context, cfg *client.Config) error {
 	return d.pass(ctx, connector.Connect)
 }
 
-// soften removes from a greeting the features that the client library must not use: TLS, compression,
-// files of the client, and everything that changes the format of answers. It reports whether the
-// server has TLS, and whether the packet is a greeting.
+// soften removes the features from a greeting that the client library must not use: TLS, compression, files of the client, and
+// everything that changes the format of answers. It reports whether the server supports TLS, and whether the packet is a
+// greeting.
 func soften(p []byte) (hasTLS, ok bool) {
 	version := bytes.IndexByte(p, 0)
-	at := version + 1 + 4 + 8 + 1 // behind the thread's number, a part of the scramble, and a zero
+	at := version + 1 + 4 + 8 + 1 // after the thread's number, a part of the scramble, and a zero
 	if version < 1 || p[0] != 10 || len(p) < at+2+1+2+2+1+10+13 {
 		return false, false
 	}
 	low, high := p[at:], p[at+5:]
 	caps := uint32(binary.LittleEndian.Uint16(low)) | uint32(binary.LittleEndian.Uint16(high))<<16
 	if caps&capLongPassword == 0 {
-		clear(p[at+14 : at+18]) // MariaDB's own
+		clear(p[at+14 : at+18]) // capabilities of MariaDB only
 	}
 	hasTLS = caps&capTLS != 0
 	caps &^= capTLS | capCompress | capLocalFiles | capNoEOF
@@ -110,8 +109,8 @@ type loginConn struct {
 	w        *wire
 	tls      *tls.Config // TLS to start before the login, or nil
 	password string
-	in       []byte // bytes that the library reads next
-	shift    byte   // by how much the server's sequence number is ahead of the library's
+	in       []byte // bytes for the library's next reads
+	shift    byte   // difference between the sequence numbers of the server and of the library
 	packets  int
 	problem  error // the error for which the library's connection was closed
 	passed   bool
@@ -120,7 +119,7 @@ type loginConn struct {
 // pass logs in and then closes the library's connection.
 func (d *loginConn) pass(ctx context.Context, connect func(context.Context) (driver.Conn, error)) (err error) {
 	defer func() {
-		if recover() != nil { // the library does not validate all that a server sends
+		if recover() != nil { // the library does not validate everything that a server sends
 			err = errProtocol
 		}
 	}()
@@ -172,9 +171,8 @@ func (d *loginConn) next() error {
 	return nil
 }
 
-// ended appends to a packet that asks for an ed25519 login the zero byte that the client library strips.
-// MariaDB sends 32 random bytes without it: otherwise one login in 256 fails, whose random bytes end
-// with zero.
+// ended appends a zero byte to a request for an ed25519 login. The client library strips a zero byte, but MariaDB sends 32
+// random bytes without one. So without ended, one login in 256 would fail, when the random bytes end with zero.
 func ended(p []byte) []byte {
 	const ask = "\xfeclient_ed25519\x00"
 	if len(p) == len(ask)+32 && string(p[:len(ask)]) == ask {
@@ -183,10 +181,10 @@ func ended(p []byte) []byte {
 	return p
 }
 
-// Write takes a packet of the library, always in one piece.
+// Write sends a packet of the library, which the library always writes at once.
 func (d *loginConn) Write(p []byte) (int, error) {
 	if d.passed {
-		return len(p), nil // the library closes the session
+		return len(p), nil // the library is closing the session
 	}
 	if err := d.write(p); err != nil {
 		d.problem = err
@@ -196,7 +194,7 @@ func (d *loginConn) Write(p []byte) (int, error) {
 }
 
 func (d *loginConn) write(p []byte) error {
-	const wantsTLS = 4 + 4 + 1 + 23 // length of a login packet that asks for TLS
+	const wantsTLS = 4 + 4 + 1 + 23 // length of a login packet that requests TLS
 	if len(p) < 4 {
 		return errProtocol
 	}
@@ -210,12 +208,12 @@ func (d *loginConn) write(p []byte) error {
 			return err
 		}
 	} else if d.tls != nil && len(body) == 1 && body[0] == 1 {
-		body = append([]byte(d.password), 0) // sha256_password: the library asks for a key, which is not needed within TLS
+		body = append([]byte(d.password), 0) // sha256_password: the library asks for a key, which is not needed over TLS
 	}
 	return d.w.send(body)
 }
 
-// secure asks for TLS and starts it.
+// secure requests TLS and starts it.
 func (d *loginConn) secure(request []byte) error {
 	if err := d.w.send(request); err != nil {
 		return err
@@ -232,7 +230,7 @@ func (d *loginConn) secure(request []byte) error {
 	return nil
 }
 
-// Close is called by the library after the login, failed or not.
+// Close implements net.Conn. The library calls it after the login, whether that failed or not.
 func (d *loginConn) Close() error {
 	if d.passed {
 		return nil
@@ -240,17 +238,17 @@ func (d *loginConn) Close() error {
 	return d.w.Conn.Close()
 }
 
-// LocalAddr returns the address of the connection below. enter bounds the library's time, so the deadlines here do nothing.
+// LocalAddr returns the local address of the underlying connection.
 func (d *loginConn) LocalAddr() net.Addr { return d.w.Conn.LocalAddr() }
 
-// RemoteAddr is the server's address.
+// RemoteAddr returns the server's address.
 func (d *loginConn) RemoteAddr() net.Addr { return d.w.Conn.RemoteAddr() }
 
-// SetDeadline does nothing.
+// SetDeadline does nothing, because enter bounds the time of the login.
 func (d *loginConn) SetDeadline(time.Time) error { return nil }
 
-// SetReadDeadline does nothing.
+// SetReadDeadline does nothing; see SetDeadline.
 func (d *loginConn) SetReadDeadline(time.Time) error { return nil }
 
-// SetWriteDeadline does nothing.
+// SetWriteDeadline does nothing; see SetDeadline.
 func (d *loginConn) SetWriteDeadline(time.Time) error { return nil }

@@ -11,21 +11,21 @@ import (
 	"mulligan/errs"
 )
 
-// Limits of one INSERT: a size that every server accepts, and the size from which a row's values are
-// sent in pieces.
+// Limits in bytes of an INSERT: the size of a statement that every server accepts, and the size of a row from which its values
+// are sent in pieces.
 const (
 	maxInsert = 512 << 10
 	longRow   = 256 << 10
 )
 
-// insert writes stored rows into a table of database db. It must run within the session's during.
+// insert writes stored rows into a table of database db. It must run within the session's method during.
 type insert struct {
 	ctx  context.Context
 	s    *session
 	db   string
 	t    *table
-	sql  bytes.Buffer // of the rows not yet sent
-	left []byte       // of a row that continues in the next chunk
+	sql  bytes.Buffer // statement for the rows that are not sent yet
+	left []byte       // beginning of a row that continues in the next chunk
 	long *long        // the row that is being sent in pieces, or nil
 }
 
@@ -48,7 +48,7 @@ func (i *insert) chunk(data []byte) error {
 	return nil
 }
 
-// next consumes a row, or a part of a long one, at the front of p; n is 0 if p holds too little.
+// next consumes a row at the beginning of p, or a part of a long row. n is 0 if p is too short.
 func (i *insert) next(p []byte) (n int, err error) {
 	if i.long == nil {
 		values, n, err := i.one(p)
@@ -71,9 +71,9 @@ func (i *insert) next(p []byte) (n int, err error) {
 
 var errRows = errs.New(errs.Corrupt, "", "the stored rows cannot be read").WithHint("use another checkpoint")
 
-// one returns the values of the row at the front of p, and its size; 0 if p does not hold all of it.
+// one returns the values of the row at the beginning of p, and its size, which is 0 if p has only a part of it.
 func (i *insert) one(p []byte) (values [][]byte, n int, err error) {
-	for range max(1, len(i.t.Columns)) { // if all columns are computed, a row has one empty value
+	for range max(1, len(i.t.Columns)) { // if all columns are generated, a row has one empty value
 		size, w := binary.Uvarint(p[n:])
 		switch {
 		case w < 0:
@@ -92,7 +92,7 @@ func (i *insert) one(p []byte) (values [][]byte, n int, err error) {
 	return values, n, nil
 }
 
-// add adds a row to the statement, and sends the statement if it is long enough.
+// add adds a row to the statement, and sends the statement once it is long enough.
 func (i *insert) add(values [][]byte) error {
 	if i.t.Sequence {
 		return i.s.setSequence(i.ctx, i.db, i.t.Name, values)
@@ -137,7 +137,7 @@ func (c column) write(value string) string {
 	return value
 }
 
-// flush sends the pending rows.
+// flush sends the rows that are not sent yet.
 func (i *insert) flush() error {
 	if i.sql.Len() == 0 {
 		return nil
@@ -159,7 +159,7 @@ func (i *insert) end() error {
 type long struct {
 	to     *prepared
 	column int
-	left   uint64 // of the column's value; 0: its size follows
+	left   uint64 // unread bytes of the column's value; 0: its size follows
 }
 
 func (i *insert) beginLong() error {
@@ -175,7 +175,7 @@ func (i *insert) beginLong() error {
 	return err
 }
 
-// feed sends the part of the row in p; done reports whether the row is complete.
+// feed sends the part of the row in p. done reports whether the row is complete.
 func (l *long) feed(p []byte) (n int, done bool, err error) {
 	for l.column < len(l.to.nulls) {
 		if l.left > 0 {

@@ -4,20 +4,20 @@ import (
 	"mulligan/errs"
 )
 
-// Limits of what a server may send. Rows of tables are digested and stored as they arrive, never held
-// whole; everything else is held in memory, within these limits.
+// Limits of the data from a server. Rows of tables are digested and stored as they arrive, and never completely in memory.
+// Everything else is kept in memory, within these limits.
 const (
 	maxLogin   = 64 << 10 // bytes of a packet before the login is done
-	maxLogins  = 64       // packets before it is done
-	maxHead    = 1 << 20  // bytes of a packet that belongs neither to a row nor to a login
-	maxColumns = 4096     // of an answer: the servers' own limit for a table
-	maxAnswer  = 32 << 20 // memory for the rows of an answer, except tables' rows
-	maxKept    = 32 << 20 // bytes of all definitions together, as they are stored
+	maxLogins  = 64       // packets before the login is done
+	maxHead    = 1 << 20  // bytes of a packet that is not part of a row or of a login
+	maxColumns = 4096     // columns of an answer: the servers' own limit for a table
+	maxAnswer  = 32 << 20 // bytes of memory for the rows of an answer, except rows of tables
+	maxKept    = 32 << 20 // bytes of all definitions of a database together, as they are stored
 	maxRow     = 1<<30 + 1<<20
 	maxNumber  = 4 << 10 // bytes of a number, as text
 
-	perRow, perField = 24, 24 // memory of a row and of a field beside their bytes
-	minColumns       = 8      // of an answer held in memory: no statement here asks for more
+	perRow, perField = 24, 24 // bytes of memory for a row and for a field besides their content
+	minColumns       = 8      // least columns of an answer in memory: no statement asks for more
 )
 
 func tooLong(what string, most int64) *errs.Error {
@@ -29,8 +29,7 @@ func tooLong(what string, most int64) *errs.Error {
 		WithHint("is it the right server? if so, divide the database into several")
 }
 
-// kept counts the bytes of a database's definitions, in the JSON encoding, in which some characters
-// take six bytes.
+// kept counts the bytes of a database's definitions in the JSON encoding, where some characters take six bytes.
 type kept int
 
 func (k *kept) add(texts ...string) error {

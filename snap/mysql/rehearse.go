@@ -8,7 +8,7 @@ import (
 
 var _ snap.Rehearser = (*Driver)(nil)
 
-// Shape returns a digest of the snapshot's definitions, or "" if it has no database.
+// Shape returns a digest of the snapshot's definitions, or "" if the snapshot has no database.
 func (d *Driver) Shape(id snap.SnapshotID) (string, error) {
 	root, err := d.records.Snapshot("read a snapshot", id)
 	if err != nil {
@@ -21,8 +21,8 @@ func (d *Driver) Shape(id snap.SnapshotID) (string, error) {
 	return st.shape(), nil
 }
 
-// Rehearse loads the snapshot beside the live database, as Prepare does, compares it and drops
-// it. It holds no lock of the driver, so a restore need not wait for it.
+// Rehearse loads the snapshot beside the live database, as Prepare does, compares it and drops it. It holds no lock of the
+// driver, so a restore does not wait for it.
 func (d *Driver) Rehearse(ctx context.Context, as snap.RestoreID, id snap.SnapshotID) error {
 	const op = "rehearse the restore of database"
 	root, err := d.records.Snapshot(op, id)

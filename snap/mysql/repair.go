@@ -5,13 +5,12 @@ import (
 	"slices"
 )
 
-// unreadable are the server's error numbers for a table with missing or damaged parts:
-// 7, 29, 1017 files, 1030, 1033, 1034 contents, 1194, 1195 marked as crashed, 1932 no such table in the engine.
+// unreadable are the server's error numbers for a table with missing or damaged parts: 7, 29, 1017 files; 1030, 1033, 1034
+// contents; 1194, 1195 marked as crashed; 1932 unknown to the storage engine.
 var unreadable = []uint16{7, 29, 1017, 1030, 1033, 1034, 1194, 1195, 1932}
 
-// repair looks for tables that were damaged when the server died during a RENAME, which is atomic only
-// for InnoDB tables. It drops such a table wherever it is, and loads it again from the store into the
-// database from which the move takes it.
+// repair handles tables that were damaged because the server crashed during a RENAME, which is atomic only for InnoDB tables.
+// It drops such a table in every database of the move, and loads it again from the store into m.from.
 func (d *Driver) repair(ctx context.Context, s *session, m move) error {
 	var torn []string
 	for _, db := range []string{s.db, m.from, m.away} {
@@ -34,7 +33,7 @@ func (d *Driver) repair(ctx context.Context, s *session, m move) error {
 	return d.remake(ctx, s, m, slices.Compact(torn))
 }
 
-// remake loads the wanted tables of these names into the database from which the move takes them.
+// remake loads the tables with these names from the store into m.from.
 func (d *Driver) remake(ctx context.Context, s *session, m move, names []string) error {
 	var made state
 	for i, t := range m.want.Tables {

@@ -16,27 +16,27 @@ import (
 	"mulligan/snap/extsort"
 )
 
-// A row is stored as its values, each preceded by its length plus one as a uvarint; 0 is NULL. A chunk
-// of rows ends where a row's checksum says so: a changed row moves only the cuts up to the next one.
+// A row is stored as its values, each preceded by its length plus one as a uvarint; 0 is NULL. The checksum of a row decides
+// whether a chunk ends after it, so a changed row affects chunks only up to the next cut.
 const (
 	minChunk = 16 << 10
 	maxChunk = 1 << 20
-	cutMask  = 1<<8 - 1 // on average after 256 rows more
+	cutMask  = 1<<8 - 1 // on average a chunk ends after 256 more rows
 	perList  = 1024     // chunks in a list
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// rowsOf digests rows as they arrive, and stores them if it has a batch. The caller must close it.
+// rowsOf computes the digest of rows as they arrive, and stores them if it has a batch. The caller must close it.
 type rowsOf struct {
-	b      *cas.Batch // nil: rows are digested, not stored
+	b      *cas.Batch // nil: rows are not stored
 	sum    *blake3.Hasher
-	one    *blake3.Hasher  // of a row of a table without a key
-	set    *extsort.Sorter // digests of the rows of a table without a key
+	one    *blake3.Hasher  // digest of a row, for a table without a key
+	set    *extsort.Sorter // digests of all rows, for a table without a key
 	keyed  bool
 	n      int64
-	crc    uint32 // of the row
-	some   []byte // bytes of the row not yet digested
+	crc    uint32 // checksum of the row
+	some   []byte // bytes of the row that are not digested yet
 	buf    []byte
 	chunks []cas.Hash
 	lists  []cas.Hash
@@ -48,7 +48,7 @@ func newRows(t *table, b *cas.Batch, dir string) *rowsOf {
 
 func (r *rowsOf) close() { r.set.Close() }
 
-// add takes a row and holds at most a part of it.
+// add reads a row. It has at most a part of the row in memory.
 func (r *rowsOf) add(row *row) error {
 	r.crc = 0
 	r.one.Reset()
@@ -84,7 +84,7 @@ func (r *rowsOf) add(row *row) error {
 	return nil
 }
 
-// number takes a field that is a number.
+// number reads a field that is a number.
 func (r *rowsOf) number(row *row, k kind, size int64) error {
 	if size > maxNumber {
 		return tooLong("a number", maxNumber)
@@ -101,7 +101,7 @@ func (r *rowsOf) number(row *row, k kind, size int64) error {
 	return nil
 }
 
-// copy takes a field of size bytes.
+// copy reads a field of size bytes.
 func (r *rowsOf) copy(row *row, size int64) error {
 	const atOnce = 64 << 10
 	for size > 0 {
@@ -157,7 +157,7 @@ func (r *rowsOf) list() error {
 	return err
 }
 
-// node stores the node of all rows.
+// node stores the node of all rows and returns its hash.
 func (r *rowsOf) node() (cas.Hash, error) {
 	if len(r.buf) > 0 {
 		if err := r.cut(len(r.buf)); err != nil {
@@ -172,7 +172,7 @@ func (r *rowsOf) node() (cas.Hash, error) {
 	return r.b.Node([]byte("mulligan mysql rows 1"), r.lists)
 }
 
-// digest returns the digest of the rows, which does not depend on where they are stored.
+// digest returns the digest of the rows, which does not depend on the chunks.
 func (r *rowsOf) digest() (string, error) {
 	err := r.set.Each(func(one, _ []byte) error {
 		_, _ = r.sum.Write(one) // never fails
@@ -181,7 +181,7 @@ func (r *rowsOf) digest() (string, error) {
 	return hex.EncodeToString(r.sum.Sum(nil)), err
 }
 
-// query reads a table's rows, in the order of its key.
+// query returns the statement that reads a table's rows, in the order of its key.
 func (t *table) query(db string) string {
 	var list, key []string
 	for _, c := range t.Columns {
@@ -194,7 +194,7 @@ func (t *table) query(db string) string {
 	for _, k := range t.Key {
 		key = append(key, quote(k))
 	}
-	if len(list) == 0 { // all columns are computed
+	if len(list) == 0 { // all columns are generated
 		list = []string{"NULL"}
 	}
 	q := "SELECT " + strings.Join(list, ", ") + " FROM " + in(db, t.Name)
@@ -204,7 +204,7 @@ func (t *table) query(db string) string {
 	return q
 }
 
-// readRows reads a table's rows as db has them, into t and, where there is one, the batch.
+// readRows reads a table's rows from db into t and, unless b is nil, into b. It returns the node of the rows.
 func (s *session) readRows(ctx context.Context, db string, t *table, b *cas.Batch) (node cas.Hash, err error) {
 	r := newRows(t, b, s.dir)
 	defer r.close()

@@ -40,12 +40,12 @@ func (s *session) createDatabase(ctx context.Context, db string, st *state) erro
 	return s.exec(ctx, "CREATE DATABASE IF NOT EXISTS "+quote(db)+" CHARACTER SET "+st.Charset+" COLLATE "+st.Collation)
 }
 
-// createTable creates a table in the session's database by the captured CREATE TABLE statement.
+// createTable runs the captured CREATE TABLE statement in the session's database.
 func (s *session) createTable(ctx context.Context, t *table) error {
 	return s.all(ctx, "SET NAMES utf8mb4", t.Create, "SET NAMES binary")
 }
 
-// loadTable writes a table's rows.
+// loadTable loads a table's rows from the store into db.
 func (d *Driver) loadTable(ctx context.Context, s *session, db string, t *table, rows cas.Hash) error {
 	if err := s.exec(ctx, "START TRANSACTION"); err != nil {
 		return err
@@ -66,7 +66,7 @@ func (d *Driver) loadTable(ctx context.Context, s *session, db string, t *table,
 	return d.cfg.Failpoint.At("prepare: load")
 }
 
-// verify compares a database's contents with want.
+// verify returns an error if the contents of a database differ from want. It sets a table's next number if only that differs.
 func (s *session) verify(ctx context.Context, db string, want *state) error {
 	for _, t := range want.Tables {
 		got := table{Name: t.Name, Sequence: t.Sequence, Engine: t.Engine}
@@ -93,8 +93,8 @@ func (s *session) verify(ctx context.Context, db string, want *state) error {
 	return nil
 }
 
-// rehearse creates the objects beside the live state and drops them again, so that a missing right shows
-// before anything is changed. It leaves out events, which would run.
+// rehearse creates the objects of want in the database side and drops them again, so that a missing privilege shows before
+// anything is changed. It leaves out events, which would run.
 func (s *session) rehearse(ctx context.Context, side string, want *state) error {
 	cast := *want
 	cast.Objects = nil
@@ -110,8 +110,8 @@ func (s *session) rehearse(ctx context.Context, side string, want *state) error 
 	return s.converge(ctx, side, &cast)
 }
 
-// foreign returns an error if tables of other databases have foreign keys to tables of this one: these
-// keys would follow the tables that are moved away.
+// foreign returns an error if tables of other databases have foreign keys to tables of this database: such keys would follow
+// the tables that are moved away.
 func (s *session) foreign(ctx context.Context) error {
 	list, err := s.rows(ctx, "SELECT constraint_schema, table_name, referenced_table_name FROM information_schema.referential_constraints "+
 		"WHERE unique_constraint_schema = ? AND constraint_schema <> ?", s.db, s.db)
@@ -129,7 +129,7 @@ func (s *session) foreign(ctx context.Context) error {
 
 var reference = regexp.MustCompile("REFERENCES `((?:[^`]|``)+)` \\(")
 
-// dangling lists the tables that foreign keys refer to and that are missing.
+// dangling returns the missing tables to which foreign keys refer.
 func (s *state) dangling() (list []string) {
 	for _, t := range s.Tables {
 		for _, m := range reference.FindAllStringSubmatch(t.Create, -1) {
@@ -150,7 +150,7 @@ func (s *state) referred() error {
 	return nil
 }
 
-// broken returns an error if Commit or Undo would have to create a view that does not work.
+// broken returns an error if Commit or Undo would have to create a view that refers to a missing object.
 func broken(target, base *state) error {
 	for _, way := range [][2]*state{{target, base}, {base, target}} {
 		for _, o := range way[0].Objects {

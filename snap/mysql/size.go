@@ -5,7 +5,7 @@ import (
 	"strconv"
 )
 
-// EstimateSize returns the server's figure for the size of the database's tables, indexes included.
+// EstimateSize returns the size of the database's tables as the server reports it, indexes included.
 func (d *Driver) EstimateSize(ctx context.Context) (size int64, err error) {
 	err = d.Do(ctx, "estimate database size", func() error {
 		s, err := d.connect(ctx)

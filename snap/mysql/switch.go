@@ -20,8 +20,7 @@ func (e engine) Stale(ctx context.Context, _ *plan, base cas.Root) (bool, error)
 	return now != want, err
 }
 
-// Commit exchanges the live tables for the target's. It locks all tables before it compares them with
-// the base.
+// Commit exchanges the live tables and the target's. It locks all tables before it compares them with the base.
 func (e engine) Commit(ctx context.Context, p *plan, target, base cas.Root) error {
 	to, from, err := e.d.ends(target, base)
 	if err != nil {
@@ -40,7 +39,7 @@ func (e engine) Commit(ctx context.Context, p *plan, target, base cas.Root) erro
 	return err
 }
 
-// back undoes an exchange after which late found a write.
+// back undoes an exchange after which a late write was found.
 func (e engine) back(ctx context.Context, p *plan, base *stored) error {
 	if err := e.d.records.Advance(p, database.Undoing); err != nil {
 		return err
@@ -51,7 +50,7 @@ func (e engine) back(ctx context.Context, p *plan, base *stored) error {
 	return e.d.records.Advance(p, database.Undone)
 }
 
-// Undo makes the base's own tables live again.
+// Undo makes the base's tables live again.
 func (e engine) Undo(ctx context.Context, p *plan, _, base cas.Root) error {
 	from, err := e.d.load(base)
 	if err != nil {
@@ -60,12 +59,12 @@ func (e engine) Undo(ctx context.Context, p *plan, _, base cas.Root) error {
 	return e.putBack(ctx, p, from)
 }
 
-// putBack makes the tables that Commit moved away live again, unchanged. A table that a foreign key misses
-// must not exist meanwhile: the key would follow it.
+// putBack makes the tables that Commit moved away live again, unchanged. A missing table to which a foreign key refers must not
+// exist meanwhile, because the key would follow it.
 func (e engine) putBack(ctx context.Context, p *plan, base *stored) error {
 	m := move{from: e.d.old(p.ID), away: e.d.gone(p.ID), want: base, drop: base.dangling()}
 	err := e.d.exchange(ctx, m, func() error { return nil })
-	if base.Absent && isCode(err, errNotRemoved) { // the database is empty, and trying again would not remove it
+	if base.Absent && isCode(err, errNotRemoved) { // the database is empty, and another try would not remove it either
 		return nil
 	}
 	return err

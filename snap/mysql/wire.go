@@ -14,20 +14,19 @@ import (
 	"mulligan/errs"
 )
 
-// wire is a connection that splits the protocol into packets
-// (https://mariadb.com/kb/en/0-packet/). The client library does only the login. Commands and answers
-// are read here, so that the server does not decide how much memory they take. It is not safe for
-// concurrent use.
+// wire is a connection that splits the protocol into packets (https://mariadb.com/kb/en/0-packet/). The client library does
+// only the login. wire itself reads the answers to commands, so that the server does not decide how much memory they take. It
+// is not safe for concurrent use.
 type wire struct {
-	net.Conn // TLS, if agreed on
+	net.Conn // over TLS, if that was agreed on
 	r        *bufio.Reader
-	seq      byte // of the next packet
+	seq      byte // sequence number of the next packet
 	left     int  // unread bytes of the packet's current piece
 	more     bool // another piece follows
 	broken   error
 }
 
-// maxPiece is the size of a full piece of a packet; a shorter piece is the last one.
+// maxPiece is the size in bytes of a full piece of a packet; a shorter piece is the last one.
 const maxPiece = 1<<24 - 1
 
 var errProtocol = errs.New(errs.Invalid, "", "the server at this address is not MariaDB or MySQL, or violates its protocol").
@@ -35,8 +34,8 @@ var errProtocol = errs.New(errs.Invalid, "", "the server at this address is not 
 
 func newWire(c net.Conn) *wire { return &wire{Conn: c, r: bufio.NewReaderSize(c, 64<<10)} }
 
-// during calls f, and closes the connection if ctx ends meanwhile. After an error other than the
-// server's own answer the connection cannot be used any more.
+// during calls f, and closes the connection if ctx ends meanwhile. After an error that is not an answer of the server, the
+// connection cannot be used any more.
 func (w *wire) during(ctx context.Context, f func() error) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -94,7 +93,7 @@ func unexpected(err error) error {
 	return err
 }
 
-// packet reads a whole packet of at most most bytes.
+// packet reads a whole packet. It returns an error if the packet has more than most bytes; what names it in the error.
 func (w *wire) packet(what string, most int) ([]byte, error) {
 	if err := w.begin(); err != nil {
 		return nil, err
@@ -102,7 +101,7 @@ func (w *wire) packet(what string, most int) ([]byte, error) {
 	return w.rest(what, most)
 }
 
-// rest reads the rest of the current packet.
+// rest reads the rest of the current packet. It returns an error if the rest has more than most bytes.
 func (w *wire) rest(what string, most int) ([]byte, error) {
 	if w.left > most {
 		return nil, tooLong(what, int64(most))
@@ -141,7 +140,7 @@ func (w *wire) send(p []byte) error {
 	}
 }
 
-// command sends a command; the caller reads the answer.
+// command sends a command. The caller reads the answer.
 func (w *wire) command(kind byte, p []byte) error {
 	w.seq = 0
 	return w.send(append([]byte{kind}, p...))
@@ -157,7 +156,7 @@ const (
 	comStmtClose   = 0x19
 )
 
-// close ends the session; an error loses nothing.
+// close ends the session. It ignores errors, because nothing can be lost.
 func (w *wire) close() {
 	if w.broken == nil {
 		_ = w.SetWriteDeadline(time.Now().Add(time.Second))
@@ -186,11 +185,11 @@ func refusal(p []byte) error {
 		copy(e.SQLState[:], p[1:6])
 		p = p[6:]
 	}
-	e.Message = string(p[:min(len(p), 1<<10)]) // servers' messages are at most half as long
+	e.Message = string(p[:min(len(p), 1<<10)]) // messages of the servers have at most half of this length
 	return e
 }
 
-// plain reads the answer to a command without rows, and returns its packet.
+// plain reads the answer to a command without rows, and returns the packet.
 func (w *wire) plain() ([]byte, error) {
 	p, err := w.packet("an answer", maxHead)
 	switch {
@@ -204,7 +203,7 @@ func (w *wire) plain() ([]byte, error) {
 	return p, nil
 }
 
-// lenenc reads a length-encoded integer at the front of p; n is 0 if p holds none.
+// lenenc parses the length-encoded integer at the beginning of p. n is its size, or 0 if p has none.
 func lenenc(p []byte) (v uint64, n int) {
 	if len(p) == 0 {
 		return 0, 0
