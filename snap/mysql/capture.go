@@ -16,8 +16,7 @@ var _ database.Engine[*plan] = engine{}
 // Classify gives err a kind and a hint.
 func (e engine) Classify(op string, err error) error { return e.d.classify(op, err) }
 
-// Read reads the committed state at one moment. Position names that moment if the server keeps
-// a binary log.
+// Read reads the committed state at one moment. Position identifies that moment if the server keeps a binary log.
 func (e engine) Read(ctx context.Context, b *cas.Batch) (database.State, error) {
 	r, err := e.d.take(ctx, b)
 	if err != nil {

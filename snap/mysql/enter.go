@@ -18,7 +18,7 @@ import (
 
 // Capability flags in the server's greeting (https://mariadb.com/kb/en/connection/#capabilities).
 const (
-	capLongPassword = 1 << 0 // set by every server except MariaDB's own protocol variant
+	capLongPassword = 1 << 0 // not set by MariaDB
 	capCompress     = 1 << 5
 	capLocalFiles   = 1 << 7
 	capProtocol41   = 1 << 9
@@ -125,7 +125,7 @@ func (d *loginConn) pass(ctx context.Context, connect func(context.Context) (dri
 	}()
 	c, err := connect(ctx)
 	if d.problem != nil {
-		err = d.problem // the original error instead of the library's
+		err = d.problem // the library may return another error
 	}
 	if err != nil {
 		return err

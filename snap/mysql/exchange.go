@@ -26,18 +26,18 @@ func (s *session) names(ctx context.Context, db string) (tables, triggers []stri
 	return tables, triggers, err
 }
 
-// move is an exchange of tables: the live database's tables, unless they are in the database away
-// already, go to away, and all tables of from become live.
+// move is an exchange of tables. The live database's tables move to the database away, unless they are there already, and all
+// tables of from become live.
 type move struct {
 	from, away string
-	want       *stored  // the state that the live database is to have
-	base       *state   // the live tables must still have this state when they go; nil: any
-	drop       []string // live tables to drop first
+	want       *stored  // the state of the live database after the move
+	base       *state   // the state that the live tables must have when they move; nil: any
+	drop       []string // live tables that are dropped first
 	lock       func(ctx context.Context, s *session) error
 }
 
-// statement returns the RENAME TABLE that remains to be done, from where the tables are now; "" if
-// none. It is the same after a crash at any point.
+// statement returns the RENAME TABLE that remains to be done, given where the tables are now, or "" if nothing remains. So it
+// gives the right statement after a crash at any point.
 func (m *move) statement(ctx context.Context, s *session) (rename string, triggers []string, err error) {
 	live, triggers, err := s.names(ctx, s.db)
 	if err != nil {
@@ -63,8 +63,7 @@ func (m *move) statement(ctx context.Context, s *session) (rename string, trigge
 	return "RENAME TABLE " + strings.Join(parts, ", "), triggers, nil
 }
 
-// exchange runs the move. It drops all triggers first, since a trigger prevents its table from leaving
-// its database.
+// exchange runs the move. It drops all triggers first, because a table with a trigger cannot move to another database.
 func (d *Driver) exchange(ctx context.Context, m move, begin func() error) error {
 	s, err := d.connect(ctx)
 	if err != nil {
@@ -98,12 +97,12 @@ func (d *Driver) exchange(ctx context.Context, m move, begin func() error) error
 	return s.converge(ctx, s.db, &m.want.state)
 }
 
-// move renames the tables; holder, if not nil, holds their locks, and move releases them.
+// move renames the tables. If holder is another session than s, it has locked the tables, and move releases the locks.
 func (d *Driver) move(ctx context.Context, s, holder *session, m move, begin func() error) error {
 	if err := begin(); err != nil {
 		return err
 	}
-	if holder == s && !m.want.Absent { // tables are locked, so the database exists
+	if holder == s && !m.want.Absent { // otherwise tables are locked, so the database exists
 		if err := s.createDatabase(ctx, s.db, &m.want.state); err != nil {
 			return err
 		}
@@ -138,12 +137,12 @@ func (d *Driver) move(ctx context.Context, s, holder *session, m move, begin fun
 	return s.late(ctx, m, before)
 }
 
-// errLate says that a table was written to between the last comparison and the exchange.
+// errLate means that a table was written to between the last comparison and the exchange.
 var errLate = errors.New("a table was written to at the last moment")
 
-// late returns errLate if a write that waited for the locks was executed before the rename, since RENAME
-// TABLE waits for one table after the other. If the server counted no write, there was none; otherwise
-// late reads the tables that were moved away.
+// late returns errLate if a write that waited for the locks was executed before the rename, which is possible because RENAME
+// TABLE waits for one table after the other. If the server counted no write, there was none. Otherwise late reads the tables
+// that were moved away.
 func (s *session) late(ctx context.Context, m move, before string) error {
 	after, err := s.counters(ctx)
 	if err != nil {
@@ -198,9 +197,8 @@ func (d *Driver) moveLocked(ctx context.Context, s *session, m move, begin func(
 
 const poll = 2 * time.Millisecond
 
-// overtake renames tables that session holder has locked. RENAME TABLE is not allowed under LOCK TABLES,
-// but a waiting rename is executed before all waiting reads and writes: so overtake releases the locks
-// once the rename waits.
+// overtake renames tables that session holder has locked. RENAME TABLE is not allowed under LOCK TABLES, but the server
+// executes a waiting rename before all waiting reads and writes. So overtake releases the locks once the rename waits.
 func (s *session) overtake(ctx context.Context, holder *session, rename string) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -217,7 +215,7 @@ func (s *session) overtake(ctx context.Context, holder *session, rename string) 
 			break
 		}
 		select {
-		case err := <-done: // the rename failed while the tables were locked
+		case err := <-done: // the rename failed under the locks
 			return err
 		case <-time.After(poll):
 		}
@@ -229,7 +227,7 @@ func (s *session) overtake(ctx context.Context, holder *session, rename string) 
 	return err
 }
 
-// stillBase compares the tables, which holder has locked, with the base.
+// stillBase returns an error if the tables, which holder has locked, differ from the base.
 func (d *Driver) stillBase(ctx context.Context, holder *session, base snap.Hash) error {
 	about, err := d.connect(ctx)
 	if err != nil {
@@ -246,7 +244,7 @@ func (d *Driver) stillBase(ctx context.Context, holder *session, base snap.Hash)
 		}
 		return snap.Changed("", d.login.String())
 	}
-	if err := about.exec(ctx, "ROLLBACK"); err != nil { // otherwise it would not see new definitions
+	if err := about.exec(ctx, "ROLLBACK"); err != nil { // otherwise the session would not see new definitions
 		return err
 	}
 	holder.db = d.login.db

@@ -16,10 +16,10 @@ import (
 	"mulligan/errs"
 )
 
-// login is a server's address, and the credentials.
+// login is the address of a server, with the credentials.
 type login struct {
 	user, password string
-	socket         string // or:
+	socket         string // if it is "", host and port are used
 	host, port     string
 	tls            string
 	db             string
@@ -30,7 +30,7 @@ const defaultSocket = "/run/mysqld/mysqld.sock"
 // String names the server and the database, without credentials.
 func (l login) String() string { return "database " + l.db }
 
-// parseDSN parses a DSN. Its errors never repeat the DSN, which may hold a password.
+// parseDSN parses a DSN. Its errors never repeat the DSN, which may contain a password.
 func parseDSN(dsn string) (login, error) {
 	bad := func(what string) error {
 		return errs.New(errs.Invalid, "", "the dsn %s", what).
@@ -56,7 +56,7 @@ func parseDSN(dsn string) (login, error) {
 	return l, nil
 }
 
-// complete fills in the parts that the DSN omits: from the owner's ~/.my.cnf, then with defaults.
+// complete sets the parts that the DSN omits: from the owner's ~/.my.cnf, and then to defaults.
 func (d *Driver) complete(ctx context.Context) (login, error) {
 	l := d.login
 	name, home := "", d.cfg.Home
@@ -103,11 +103,11 @@ func (d *Driver) complete(ctx context.Context) (login, error) {
 	return l, nil
 }
 
-// readOptions reads the client's sections of an option file
-// (https://mariadb.com/kb/en/configuring-mariadb-with-option-files/), which must belong to the owner.
+// readOptions reads the client's sections of an option file (https://mariadb.com/kb/en/configuring-mariadb-with-option-files/),
+// which must belong to the owner. A missing or unreadable file is not an error.
 func (d *Driver) readOptions(ctx context.Context, path string) (map[string]string, error) {
 	data, err := d.cfg.Owner.ReadOwnFile(ctx, path)
-	if errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrPermission) { // as the server's own client does
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrPermission) { // as the server's client does
 		return nil, nil
 	}
 	if err != nil {
@@ -134,7 +134,7 @@ func unquote(s string) string {
 	return s
 }
 
-// open returns the configuration to connect and log in with.
+// open returns the client library's configuration for the login.
 func (d *Driver) open(ctx context.Context) (*client.Config, error) {
 	l, err := d.complete(ctx)
 	if err != nil {

@@ -1,9 +1,8 @@
 // Package mysql is the driver for one database of a MariaDB or MySQL server.
 //
-// It reads the database in one consistent snapshot, and loads a restored state into a second database
-// beside the live one, DATABASE__mulligan_ID. Commit exchanges all tables by one RENAME TABLE, which is
-// atomic for clients, and recreates the target's views, routines, triggers and events. DESIGN.md has
-// the invariants.
+// It reads the database in one consistent snapshot, and loads a restored state into a second database beside the live one,
+// DATABASE__mulligan_ID. Commit exchanges all tables by one RENAME TABLE, which is atomic for clients, and recreates the
+// target's views, routines, triggers and events. DESIGN.md lists the invariants.
 package mysql
 
 import (
@@ -19,26 +18,26 @@ import (
 
 const driverName = "mysql"
 
-// Config says which database a driver is bound to.
+// Config names the database of a driver.
 type Config struct {
-	App, Name string // name its snapshots in Store; no slashes
-	// DSN is mysql://[user[:password]@][host[:port]]/database, with ?socket=PATH for a unix
-	// socket and ?tls=true. What it leaves open comes from the owner's ~/.my.cnf;
-	// without a password the owner logs in as the user of that name (unix_socket).
+	App, Name string // identify its snapshots in Store; no slashes
+	// DSN is mysql://[user[:password]@][host[:port]]/database, with ?socket=PATH for a unix socket and ?tls=true. The parts
+	// that it omits come from the owner's ~/.my.cnf. Without a password, the owner logs in as the user with the owner's name
+	// (unix_socket).
 	DSN      string
-	StateDir string // absolute, the daemon's own, for this driver alone: switches under way
+	StateDir string // absolute; a folder of the daemon for this driver alone, with the switches under way
 	Store    *cas.Store
-	// Owner is the user with whose rights the driver reads ~/.my.cnf and reaches the server.
+	// Owner is the user with whose rights the driver reads ~/.my.cnf and connects to the server.
 	Owner privsep.User
-	// Home is the folder of the owner's .my.cnf: the owner's home folder if "".
+	// Home is the folder of the owner's .my.cnf. Default: the owner's home folder.
 	Home string
-	// BusyTimeout bounds the wait for other users of the tables; 0 means 30 s.
+	// BusyTimeout bounds the wait for other users of the tables. Default: 30 s.
 	BusyTimeout time.Duration
 	Failpoint   failpoint.Hook // for tests
 }
 
-// Driver captures and restores one database. A capture of a running app is the state after some
-// transaction for InnoDB tables; the driver warns of other tables.
+// Driver captures and restores one database. A capture of a running app is the state of InnoDB tables after a transaction; the
+// driver warns about other tables.
 type Driver struct {
 	*database.Driver[plan, *plan]
 	cfg     Config
@@ -47,11 +46,11 @@ type Driver struct {
 	proved  proof // the newest reading of the live state by this process
 }
 
-// proof records a state that the live one surely has while the server's log stays at the same position.
+// proof is the state that the live one certainly has while the server's log stays at the same position.
 type proof struct {
-	at   string // "" proves nothing
+	at   string // position; "" proves nothing
 	hash snap.Hash
-	root string // name of the capture's root; "": none
+	root string // name of the capture's root; "" if there is none
 }
 
 var (

@@ -9,8 +9,7 @@ import (
 	"mulligan/errs"
 )
 
-// has reports whether the state has exactly this object. It ignores Broken, which depends on other
-// objects.
+// has reports whether the state has this object, unchanged. It ignores Broken, which depends on other objects.
 func (s *state) has(o object) bool {
 	o.Broken = false
 	return slices.ContainsFunc(s.Objects, func(p object) bool {
@@ -19,7 +18,7 @@ func (s *state) has(o object) bool {
 	})
 }
 
-// triggers lists the triggers of the state, in order.
+// triggers returns the triggers of the state, in order.
 func (s *state) triggers() (list []object) {
 	for _, o := range s.Objects {
 		if o.Kind == "TRIGGER" {
@@ -29,8 +28,7 @@ func (s *state) triggers() (list []object) {
 	return list
 }
 
-// converge gives a database the character set and the objects of want. It changes only what
-// differs, so it may be repeated.
+// converge gives a database the character set and the objects of want. It changes only differences, so it may be repeated.
 func (s *session) converge(ctx context.Context, db string, want *state) error {
 	if err := s.attributes(ctx, db, want); err != nil {
 		return err
@@ -43,7 +41,7 @@ func (s *session) converge(ctx context.Context, db string, want *state) error {
 		return err
 	}
 	now := &state{Objects: list}
-	again := !reflect.DeepEqual(now.triggers(), want.triggers()) // their order counts
+	again := !reflect.DeepEqual(now.triggers(), want.triggers()) // their order matters
 	stays := func(o object) bool { return want.has(o) && (o.Kind != "TRIGGER" || !again) }
 	for _, o := range now.Objects {
 		if !stays(o) && !s.replaced(o, want) {
@@ -61,8 +59,7 @@ func (s *session) converge(ctx context.Context, db string, want *state) error {
 	return s.create(ctx, db, want, missing)
 }
 
-// replaced reports whether an object is replaced instead of dropped: dropping a routine would drop the
-// users' rights on it.
+// replaced reports whether an object is replaced instead of dropped: dropping a routine would drop the users' privileges on it.
 func (s *session) replaced(o object, want *state) bool {
 	return o.Kind != "TRIGGER" && slices.ContainsFunc(want.Objects, func(p object) bool { return p.Kind == o.Kind && p.Name == o.Name })
 }
@@ -85,7 +82,7 @@ func (s *session) attributes(ctx context.Context, db string, want *state) error 
 	return s.exec(ctx, "ALTER DATABASE "+quote(db)+" COMMENT = CONVERT(? USING utf8mb4)", want.Comment)
 }
 
-// create creates objects in an order in which it succeeds: a view may need another.
+// create creates objects. It tries views repeatedly, because a view may need another one.
 func (s *session) create(ctx context.Context, db string, want *state, list []object) error {
 	for len(list) > 0 {
 		var later []object
@@ -114,15 +111,15 @@ func (s *session) create(ctx context.Context, db string, want *state, list []obj
 	return nil
 }
 
-// errTriggerExists is the server's error number for a trigger that exists, perhaps only as a file that
-// a crash left: such a trigger is in no list but can be dropped by name.
+// errTriggerExists is the server's error number for a trigger that exists, perhaps only as a file that a crash left. The server
+// does not list such a trigger, but can drop it by name.
 const errTriggerExists = 1359
 
-// createObject creates one object under the settings in force at its first creation.
+// createObject creates an object with the settings that were in force when it was first created.
 func (s *session) createObject(ctx context.Context, db string, want *state, o object) error {
 	client, zone := o.Client, o.TimeZone
 	if o.Kind == "VIEW" && slices.ContainsFunc(o.Create, func(c byte) bool { return c >= 0x80 }) {
-		client = "utf8mb4" // the server shows a view's definition in UTF-8, others as they were typed
+		client = "utf8mb4" // the server shows a view's definition in UTF-8, and others as they were typed
 	}
 	if zone == "" {
 		zone = "+00:00"

@@ -13,14 +13,14 @@ import (
 // plan is the durable record of a switch.
 type plan struct {
 	database.Plan
-	Loaded string // hash of the state whose tables are in the side database
+	Loaded string // hash of the state in the side database
 }
 
 // sideMark follows the live database's name in the names of the databases that a restore creates.
 const sideMark = "__mulligan_"
 
-// A switch has up to three databases: side holds the target's tables before Commit, old the base's
-// after Commit, and gone the tables that were live when Undo began.
+// A switch has up to three databases: side has the target's tables before Commit, old has the base's tables after Commit, and
+// gone has the tables that were live when Undo began.
 func (d *Driver) side(id snap.RestoreID) string {
 	name := []byte(d.login.db + sideMark + string(id))
 	for i, c := range name[len(d.login.db):] {
@@ -28,7 +28,7 @@ func (d *Driver) side(id snap.RestoreID) string {
 			name[len(d.login.db)+i] = '_'
 		}
 	}
-	if len(name) > 58 { // a name has 64 characters at most
+	if len(name) > 58 { // the server allows names of at most 64 characters
 		sum := blake3.Sum256(name)
 		name = fmt.Appendf(nil, "%.30s%s%.16x", d.login.db, sideMark, sum)
 	}
@@ -38,12 +38,12 @@ func (d *Driver) side(id snap.RestoreID) string {
 func (d *Driver) old(id snap.RestoreID) string  { return d.side(id) + "_old" }
 func (d *Driver) gone(id snap.RestoreID) string { return d.side(id) + "_gone" }
 
-// errNotRemoved is the server's error number for a DROP DATABASE that dropped all tables but could not
-// remove the database's folder, because other files are in it.
+// errNotRemoved is the server's error number for a DROP DATABASE that dropped all tables but could not remove the database's
+// folder, because it has other files.
 const errNotRemoved = 1010
 
-// dropSides drops the databases of a switch. left names those that are empty but that the server cannot
-// remove: a crash may have left files in their folders, which no statement reaches.
+// dropSides drops the databases of a switch. left describes those that are empty but that the server cannot remove: a crash may
+// have left files in their folders, which no statement removes.
 func (d *Driver) dropSides(ctx context.Context, id snap.RestoreID) (left []string, err error) {
 	s, err := d.connect(ctx)
 	if err != nil {

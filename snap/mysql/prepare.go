@@ -32,7 +32,7 @@ func (e engine) Plan(ctx context.Context, p, _ *plan, target, base cas.Root) err
 	return nil
 }
 
-// restorable returns an error if from cannot be exchanged for to.
+// restorable returns an error if from and to cannot be exchanged.
 func (d *Driver) restorable(ctx context.Context, to, from *state) error {
 	s, err := d.connect(ctx)
 	if err != nil {
@@ -63,14 +63,14 @@ func (e engine) Build(ctx context.Context, p, old *plan, target, _ cas.Root) err
 
 // stage loads a state beside the live database.
 func (d *Driver) stage(ctx context.Context, id snap.RestoreID, to *stored) error {
-	if _, err := d.dropSides(ctx, id); err != nil { // a database that cannot be removed is empty, as good as new
+	if _, err := d.dropSides(ctx, id); err != nil { // a database that cannot be removed is empty, so it can be used
 		return err
 	}
 	s, err := d.connect(ctx)
 	if err != nil {
 		return err
 	}
-	defer s.end() // ends an interrupted transaction too
+	defer s.end() // this also ends an interrupted transaction
 	return d.loadSide(ctx, s, d.side(id), to)
 }
 

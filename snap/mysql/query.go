@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// query runs a statement and calls f for each row of its answer; f reads the row as it arrives.
+// query runs a statement and calls f for each row of its answer. f reads the row as it arrives.
 func (w *wire) query(sql string, f func(*row) error) error {
 	if err := w.command(comQuery, []byte(sql)); err != nil {
 		return err
@@ -32,7 +32,7 @@ func (w *wire) query(sql string, f func(*row) error) error {
 	}
 }
 
-// head reads the beginning of an answer: the columns, if any.
+// head reads the beginning of an answer, with the columns if there are any.
 func (w *wire) head() (names []string, kinds []kind, err error) {
 	p, err := w.packet("an answer", maxHead)
 	switch {
@@ -83,14 +83,13 @@ const (
 	kindDouble
 )
 
-// unsigned is the flag of a column without negative numbers.
+// unsigned is the flag of a column of an unsigned type.
 const unsigned = 1 << 5
 
-// kinds are the numbers among the protocol's types
-// (https://mariadb.com/kb/en/result-set-packets/#field-types).
+// kinds maps the protocol's types of numbers (https://mariadb.com/kb/en/result-set-packets/#field-types) to their encodings.
 var kinds = map[byte]kind{1: kindSigned, 2: kindSigned, 3: kindSigned, 4: kindFloat, 5: kindDouble, 8: kindSigned, 9: kindSigned}
 
-// describe parses a column's description: five texts, the name, another text, and the type.
+// describe parses a column's description: four texts, the name, another text, and the type.
 func describe(p []byte) (name string, k kind, ok bool) {
 	for i := range 6 {
 		size, n := lenenc(p)
@@ -118,11 +117,11 @@ type row struct {
 	names []string
 	kinds []kind
 	at    int   // the next column
-	size  int64 // of the row so far
+	size  int64 // bytes of the row so far
 	left  int64 // unread bytes of the field
 }
 
-// next begins the next row; it returns false after the last.
+// next begins the next row. It returns false after the last one.
 func (r *row) next() (bool, error) {
 	if err := r.w.begin(); err != nil {
 		return false, unexpected(err)
@@ -142,7 +141,7 @@ func (r *row) next() (bool, error) {
 		return false, err
 	case first == headEOF && r.w.left < 9:
 		p, err := r.w.rest("an answer", maxHead)
-		if err == nil && len(p) >= 5 && p[3]&8 != 0 { // a second answer to one statement
+		if err == nil && len(p) >= 5 && p[3]&8 != 0 { // the server announces a second answer to the statement
 			err = errProtocol
 		}
 		return false, err
@@ -150,7 +149,7 @@ func (r *row) next() (bool, error) {
 	return true, nil
 }
 
-// field begins the next field and returns its size, or null. The row then reads its content.
+// field begins the next field and returns its size, or whether it is null. Read returns its content.
 func (r *row) field() (size int64, null bool, err error) {
 	var head [9]byte
 	if _, err := io.ReadFull(r.w, head[:1]); err != nil {
@@ -185,7 +184,7 @@ func (r *row) Read(p []byte) (int, error) {
 	return n, unexpected(err)
 }
 
-// end checks that the row was read completely.
+// end returns an error unless the row was read completely.
 func (r *row) end() error {
 	if r.at != len(r.names) || r.left != 0 || r.w.left != 0 {
 		return errProtocol
@@ -196,7 +195,7 @@ func (r *row) end() error {
 	return nil
 }
 
-// number returns a number in the form in which it is stored.
+// number returns a number in its stored form.
 func (k kind) number(text []byte) ([]byte, error) {
 	switch k {
 	case kindSigned:
@@ -215,8 +214,7 @@ func (k kind) number(text []byte) ([]byte, error) {
 	return text, nil
 }
 
-// texts reads a whole row; NULL, and columns missing from minColumns, are "". It subtracts the bytes
-// that it uses from room.
+// texts reads a whole row. NULL, and columns up to minColumns that are missing, are "". It subtracts the used bytes from room.
 func (r *row) texts(room *int64) ([]string, error) {
 	line := make([]string, max(len(r.names), minColumns))
 	*room -= perRow + perField*int64(len(line))
@@ -237,7 +235,7 @@ func (r *row) texts(room *int64) ([]string, error) {
 	return line, nil
 }
 
-// interpolate replaces the question marks outside of names in a statement by args.
+// interpolate replaces the question marks in a statement by args, except those in names.
 func interpolate(sql string, args []string) string {
 	var b strings.Builder
 	name := false
@@ -254,7 +252,7 @@ func interpolate(sql string, args []string) string {
 	return b.String()
 }
 
-// literal returns a text as a literal. In the session's sql_mode, backslashes escape.
+// literal returns a string constant. In the session's sql_mode, backslashes escape.
 func literal(p []byte) string {
 	var b strings.Builder
 	b.Grow(len(p) + 2)
@@ -307,13 +305,13 @@ func (w *wire) prepare(sql string, values int) (*prepared, error) {
 	return &prepared{w: w, id: append([]byte(nil), p[1:5]...), nulls: make([]bool, values)}, w.eof()
 }
 
-// long sends a piece of a value; the server does not answer it.
+// long sends a piece of a value. The server does not answer it.
 func (s *prepared) long(i int, p []byte) error {
 	head := append(append([]byte(nil), s.id...), byte(i), byte(i>>8))
 	return s.w.command(comStmtLong, append(head, p...))
 }
 
-// execute runs the statement with the values sent, and forgets them.
+// execute runs the statement with the values that were sent, and closes it.
 func (s *prepared) execute() error {
 	p := append(append([]byte(nil), s.id...), 0, 1, 0, 0, 0)
 	null := make([]byte, (len(s.nulls)+7)/8)

@@ -14,22 +14,22 @@ import (
 	"mulligan/snap/cas"
 )
 
-// reading is one reading of the live state.
+// reading is the result of reading the live state.
 type reading struct {
-	*state   // nil: the server's log proves that it equals the newest capture
+	*state   // nil: the server's log proves that the state equals the newest capture
 	hash     snap.Hash
-	node     cas.Hash // in the batch, if there was one
+	node     cas.Hash // node in the batch, if there was one
 	at       moment
 	warnings []string
 }
 
 // moment is the server's position when a reading began.
 type moment struct {
-	position string // for people: log, offset, GTID
-	proof    string // nothing was written while it stays the same; "": this server cannot tell
+	position string // for messages: log, offset, GTID
+	proof    string // nothing was written as long as it stays the same; "" if the server cannot prove that
 }
 
-// take reads the live state into b, or returns the newest capture's if nothing changed.
+// take reads the live state into b, or returns the newest capture if nothing changed.
 func (d *Driver) take(ctx context.Context, b *cas.Batch) (*reading, error) {
 	var r *reading
 	err := d.retry(ctx, func(s *session) (err error) {
@@ -100,7 +100,7 @@ func (d *Driver) hashLive(ctx context.Context, trust bool) (h snap.Hash, err err
 
 var errShape = errors.New("a definition changed meanwhile")
 
-// retry calls f with a new session, and again if a definition changed meanwhile.
+// retry calls f with a new session, and repeats that if a definition changed meanwhile.
 func (d *Driver) retry(ctx context.Context, f func(*session) error) error {
 	for tries := 0; ; tries++ {
 		s, err := d.connect(ctx)
@@ -109,7 +109,7 @@ func (d *Driver) retry(ctx context.Context, f func(*session) error) error {
 		}
 		err = f(s)
 		s.end()
-		// The codes mean: a table, view, routine, trigger, event or database is gone or changed.
+		// These codes mean that a table, view, routine, trigger, event or database was removed or changed.
 		if !errors.Is(err, errShape) && !isCode(err, 1412, 1146, 1305, 1360, 1539, 1049, 4084) {
 			return err
 		}
@@ -119,9 +119,8 @@ func (d *Driver) retry(ctx context.Context, f func(*session) error) error {
 	}
 }
 
-// begin starts a consistent snapshot of all InnoDB tables and returns its moment. MariaDB reports the
-// position in its log that corresponds to the snapshot. The counters also notice writes that a session
-// keeps out of the log.
+// begin starts a consistent snapshot of all InnoDB tables and returns its moment. MariaDB reports the position in its log that
+// corresponds to the snapshot. The counters also show writes that a session keeps out of the log.
 func (s *session) begin(ctx context.Context) (m moment, err error) {
 	if err := s.exec(ctx, "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ"); err != nil {
 		return m, err
@@ -145,7 +144,7 @@ func (s *session) begin(ctx context.Context) (m moment, err error) {
 	}
 	filters, err := s.rows(ctx, "SHOW MASTER STATUS")
 	if err != nil || len(filters) != 1 || filters[0][2]+filters[0][3] != "" {
-		return m, nil // not allowed to ask, or the log is incomplete
+		return m, nil // the user may not query it, or filters make the log incomplete
 	}
 	if counters != "" {
 		m.proof = m.position + counters
@@ -153,8 +152,8 @@ func (s *session) begin(ctx context.Context) (m moment, err error) {
 	return m, nil
 }
 
-// counters returns the server's counts of rows written and definitions changed, by all clients; "" if it
-// does not count.
+// counters returns the server's counts of rows written and definitions changed by all clients, or "" if the server does not
+// count them.
 func (s *session) counters(ctx context.Context) (string, error) {
 	list, err := s.rows(ctx, "SHOW GLOBAL STATUS WHERE Variable_name IN ('Handler_write', 'Handler_update', 'Handler_delete', "+
 		"'Com_truncate', 'Com_alter_table', 'Com_create_table', 'Com_drop_table')")
@@ -164,8 +163,8 @@ func (s *session) counters(ctx context.Context) (string, error) {
 	return fmt.Sprint(list), nil
 }
 
-// read reads the state in the session's snapshot, or under its locks. It reads the definitions, through
-// about, before and after the rows, so that they match the rows.
+// read reads the state in the session's snapshot, or under its locks. It reads the definitions through the session about before
+// and after the rows, so that they match the rows.
 func (s *session) read(ctx context.Context, b *cas.Batch, about *session) (*reading, error) {
 	st, err := about.schema(ctx, s.db)
 	if err != nil {
@@ -199,8 +198,8 @@ func (s *session) read(ctx context.Context, b *cas.Batch, about *session) (*read
 	return r, err
 }
 
-// readTable reads one table's rows and releases the table, so that a change of its definition need not
-// wait for the other tables.
+// readTable reads a table's rows and then releases the table, so that a change of its definition does not wait for the other
+// tables.
 func (s *session) readTable(ctx context.Context, t *table, b *cas.Batch) (cas.Hash, error) {
 	if s.locked {
 		return s.readRows(ctx, s.db, t, b)
@@ -215,13 +214,12 @@ func (s *session) readTable(ctx context.Context, t *table, b *cas.Batch) (cas.Ha
 	return node, s.exec(ctx, "ROLLBACK TO SAVEPOINT mulligan")
 }
 
-// rights are the privileges needed to see a whole database: the server silently omits what a user may
-// not see.
+// rights are the privileges that a user needs to see a whole database: the server silently omits what a user may not see.
 var rights = []string{"SELECT", "SHOW VIEW", "TRIGGER", "EVENT"}
 
 var grantLine = regexp.MustCompile("^GRANT (.*) ON (\\S+|`(?:[^`]|``)+`)\\.(\\S+) TO ")
 
-// allowed returns an error if the user does not see the whole database.
+// allowed returns an error if the user cannot see the whole database.
 func (d *Driver) allowed(ctx context.Context, s *session) error {
 	lines, err := s.rows(ctx, "SHOW GRANTS")
 	if err != nil {
@@ -243,7 +241,7 @@ func (d *Driver) allowed(ctx context.Context, s *session) error {
 	return nil
 }
 
-// matches reports whether db matches the name in a grant, which may have wildcards.
+// matches reports whether db matches the database name in a grant, which may have wildcards.
 func matches(granted, db string) bool {
 	name := strings.ReplaceAll(strings.Trim(granted, "`"), "``", "`")
 	var re strings.Builder

@@ -12,7 +12,7 @@ import (
 	"mulligan/errs"
 )
 
-// nextNumber is where SHOW CREATE TABLE says what number comes next.
+// nextNumber matches the next number in the answer to SHOW CREATE TABLE.
 var nextNumber = regexp.MustCompile(` AUTO_INCREMENT=\d+`)
 
 // engines are the storage engines whose tables can be captured and restored exactly.
@@ -46,7 +46,7 @@ func (s *session) schema(ctx context.Context, db string) (*state, error) {
 	return st, err
 }
 
-// comment reads a database's comment; older servers have none.
+// comment reads a database's comment. Older servers have no such column.
 func (s *session) comment(ctx context.Context, db string) (string, error) {
 	c, err := s.rows(ctx, "SELECT schema_comment FROM information_schema.schemata WHERE schema_name = ?", db)
 	if isCode(err, 1054) || len(c) == 0 {
@@ -55,7 +55,7 @@ func (s *session) comment(ctx context.Context, db string) (string, error) {
 	return c[0][0], err
 }
 
-// ignore makes err nil if it is one of the codes.
+// ignore returns nil if err is one of the codes, and otherwise err.
 func ignore(err error, codes ...uint16) error {
 	if isCode(err, codes...) {
 		return nil
@@ -75,7 +75,7 @@ func (s *session) tables(ctx context.Context, db string) ([]table, error) {
 		case row[1] != "BASE TABLE" && !t.Sequence:
 			return nil, errs.New(errs.Unsupported, "", "table %s is %s: its history cannot be restored", t.Name, strings.ToLower(row[1])).
 				WithHint("keep it in another database, or drop its versioning")
-		case strings.Contains(row[3], "partitioned"): // seen: half renamed, and lost to the engine
+		case strings.Contains(row[3], "partitioned"): // after a crash, such tables were half renamed and unusable
 			return nil, errs.New(errs.Unsupported, "", "table %s has partitions, which a server that dies while it renames them loses", t.Name).
 				WithHint("keep it in another database, or ALTER TABLE … REMOVE PARTITIONING")
 		case !slices.Contains(engines, t.Engine):
@@ -96,8 +96,8 @@ func (s *session) tables(ctx context.Context, db string) ([]table, error) {
 	return all, nil
 }
 
-// replicable refuses tables without transactions where the server's log takes no transaction that changes such tables
-// beside others, as a switch does. Only MySQL has that rule.
+// replicable returns an error if tables include one without transactions, and the server rejects transactions that change such
+// tables together with others, as a switch does. Only MySQL has this rule.
 func (s *session) replicable(ctx context.Context, tables []table) error {
 	i := slices.IndexFunc(tables, func(t table) bool { return t.Engine != "InnoDB" })
 	if s.maria || i < 0 {
@@ -157,9 +157,9 @@ func (s *session) describe(ctx context.Context, db string, t *table) error {
 	return err
 }
 
-// collated takes the names of character sets that stand before a collation out of a definition: the collation says it all.
-// MySQL writes both for a column that was made with a collation, and one for a column that has the table's; what was
-// written with one alone is given back with both.
+// collated removes the name of a character set before a collation from a definition, because the collation implies it. MySQL
+// writes both for a column that was created with a collation, and only one for a column that has the table's. A restored
+// definition has both, even if the original had one.
 func collated(create string) string {
 	const set, collate = " CHARACTER SET ", " COLLATE "
 	var b strings.Builder
@@ -188,8 +188,8 @@ func collated(create string) string {
 	return b.String()
 }
 
-// columnOf returns how to read a column without loss: FLOAT is shown with six digits, but as a DOUBLE
-// with all of them.
+// columnOf returns how a column is read without loss: the server shows a FLOAT with six digits, but as a DOUBLE with all of
+// them.
 func columnOf(name, kind string) column {
 	switch c := (column{Name: name}); kind {
 	case "float":
@@ -231,7 +231,7 @@ func (s *session) objects(ctx context.Context, db string) (all []object, err err
 	return all, nil
 }
 
-// show reads an object's definition. The answer's columns differ by kind, so it uses their names.
+// show reads an object's definition. The columns of the answer differ by kind, so show uses their names.
 func (s *session) show(ctx context.Context, db string, o *object) error {
 	rows, names, err := s.table(ctx, "SHOW CREATE "+o.Kind+" "+in(db, o.Name))
 	if err != nil {
@@ -261,13 +261,13 @@ func (s *session) show(ctx context.Context, db string, o *object) error {
 		return errs.New(errs.Denied, "", "the definition of %s %s cannot be read", strings.ToLower(o.Kind), o.Name).
 			WithHint("the user needs SHOW CREATE ROUTINE, or SELECT on mysql.proc")
 	}
-	text := base64.StdEncoding.EncodedLen(len(o.Create)) // as JSON writes it
+	text := base64.StdEncoding.EncodedLen(len(o.Create)) // size of the definition in JSON
 	s.kept += kept(text)
 	return s.kept.add(o.Kind, o.Name, o.Table, o.SQLMode, o.TimeZone, o.Client, o.Connection, o.Database)
 }
 
-// works checks whether a view can be used. The server shows the definition of a broken view with the
-// database's name before each column; works removes it.
+// works sets o.Broken if a view cannot be used. The server shows the definition of a broken view with the database's name
+// before each column; works removes that name.
 func (s *session) works(ctx context.Context, db string, o *object) error {
 	_, err := s.rows(ctx, "SHOW COLUMNS FROM "+in(db, o.Name))
 	if o.Broken = isCode(err, 1356); o.Broken {
@@ -276,7 +276,7 @@ func (s *session) works(ctx context.Context, db string, o *object) error {
 	return ignore(err, 1356)
 }
 
-// warnings lists what a capture of the state lacks.
+// warnings describes what a capture of the state lacks.
 func (s *session) warnings(ctx context.Context, db string, st *state) (list []string, err error) {
 	for _, t := range st.Tables {
 		if t.Engine != "InnoDB" {

@@ -16,19 +16,19 @@ import (
 	"mulligan/errs"
 )
 
-// session is one connection to the server. Texts are exchanged as the bytes that the server stores
-// (SET NAMES binary): names and definitions are UTF-8 then.
+// session is a connection to the server. With SET NAMES binary, texts are exchanged as the bytes that the server stores, so
+// names and definitions are UTF-8.
 type session struct {
 	*wire
 	id     string
 	db     string
 	dir    string // for data sorted on disk
-	maria  bool   // it is MariaDB's server
-	locked bool   // it holds locks on the tables that it reads, instead of a snapshot
-	kept   kept   // of the definitions that are being read
+	maria  bool   // the server is MariaDB
+	locked bool   // it has locks on the tables that it reads, instead of a snapshot
+	kept   kept   // size of the definitions that are being read
 }
 
-// settings make reading and writing independent of the server's own settings.
+// settings override the server's settings that influence reading and writing.
 const settings = "SET NAMES binary, SESSION sql_mode = 'NO_AUTO_VALUE_ON_ZERO', time_zone = '+00:00', sql_quote_show_create = 1, " +
 	"foreign_key_checks = 0, unique_checks = 0, auto_increment_increment = 1, auto_increment_offset = 1, innodb_strict_mode = 0, " +
 	"sql_select_limit = 18446744073709551615, sql_big_selects = 1, sql_safe_updates = 0, autocommit = 1, completion_type = 0, " +
@@ -52,7 +52,7 @@ func (d *Driver) connect(ctx context.Context) (*session, error) {
 	return s, nil
 }
 
-// set applies the session's settings.
+// set applies the session's settings. Locks are waited for at most so many seconds.
 func (s *session) set(ctx context.Context, seconds int) error {
 	if err := s.exec(ctx, fmt.Sprintf(settings, seconds)); err != nil {
 		return err
@@ -65,7 +65,7 @@ func (s *session) set(ctx context.Context, seconds int) error {
 		return errProtocol
 	}
 	s.id, s.maria = who[0][0], who[0][1] == "1"
-	// Not every server knows these settings, or lets this user change them.
+	// Not every server has these settings, or lets this user change them.
 	for _, set := range []string{"check_constraint_checks = 0", "max_statement_time = 0", "max_execution_time = 0", "idle_transaction_timeout = 0", "TRANSACTION READ WRITE",
 		"explicit_defaults_for_timestamp = 1", "sql_if_exists = 0", "sql_generate_invisible_primary_key = 0", "sql_require_primary_key = 0",
 		"show_gipk_in_create_table_and_information_schema = 1"} {
@@ -79,13 +79,13 @@ func (s *session) set(ctx context.Context, seconds int) error {
 // end ends the session and rolls back its transaction.
 func (s *session) end() { s.close() }
 
-// exec runs a statement and discards its answer.
+// exec runs a statement and ignores its answer.
 func (s *session) exec(ctx context.Context, query string, args ...string) error {
 	_, _, err := s.table(ctx, query, args...)
 	return err
 }
 
-// all runs statements in turn.
+// all runs statements one after the other.
 func (s *session) all(ctx context.Context, queries ...string) error {
 	for _, q := range queries {
 		if err := s.exec(ctx, q); err != nil {
@@ -95,14 +95,14 @@ func (s *session) all(ctx context.Context, queries ...string) error {
 	return nil
 }
 
-// rows runs a query and returns its whole answer, in which NULL is "". Every row has at least minColumns
-// texts, whatever the server sent, so these may be indexed. The answer takes at most maxAnswer bytes.
+// rows runs a query and returns its whole answer, in which NULL is "". Every row has at least minColumns texts, whatever the
+// server sent, so the caller may index them. The answer takes at most maxAnswer bytes.
 func (s *session) rows(ctx context.Context, query string, args ...string) ([][]string, error) {
 	all, _, err := s.table(ctx, query, args...)
 	return all, err
 }
 
-// table is rows that also returns the names of the columns.
+// table does the same as rows, and also returns the names of the columns.
 func (s *session) table(ctx context.Context, query string, args ...string) (all [][]string, names []string, err error) {
 	room := int64(maxAnswer)
 	err = s.during(ctx, func() error {
@@ -129,7 +129,7 @@ func isCode(err error, codes ...uint16) bool {
 	return errors.As(err, &e) && slices.Contains(codes, e.Number)
 }
 
-// classify gives err a kind and a hint if it has no kind.
+// classify gives an error without a kind a kind and a hint.
 func (d *Driver) classify(op string, err error) error {
 	if err == nil {
 		return nil
@@ -163,7 +163,7 @@ func (d *Driver) classify(op string, err error) error {
 	return e
 }
 
-// grantHint returns the rights that the user needs.
+// grantHint returns the hint with the privileges that the user needs.
 func (d *Driver) grantHint() string {
 	escaped := strings.NewReplacer("_", `\_`, "%", `\%`, "`", "``").Replace(d.login.db)
 	return fmt.Sprintf("the user needs GRANT ALL ON `%[1]s`.* and ON `%[1]s%[2]s%%`.*, SELECT ON mysql.proc, and for definers other than itself SET USER (SUPER)", escaped, strings.ReplaceAll(sideMark, "_", `\_`))

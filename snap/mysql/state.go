@@ -16,51 +16,51 @@ import (
 
 const formatName = "mulligan mysql state 1\n"
 
-// state is all of a database that a restore brings back, in the form that is hashed.
+// state is everything of a database that a restore brings back, in the form that is hashed.
 type state struct {
-	Absent    bool     `json:"absent,omitempty"` // there is no such database; all else is zero
+	Absent    bool     `json:"absent,omitempty"` // the database does not exist; all other fields are zero
 	Charset   string   `json:"charset"`
 	Collation string   `json:"collation"`
 	Comment   string   `json:"comment,omitempty"`
-	Tables    []table  `json:"tables"`  // by name
-	Objects   []object `json:"objects"` // by kind; triggers in the order of their actions, else by name
+	Tables    []table  `json:"tables"`  // sorted by name
+	Objects   []object `json:"objects"` // sorted by kind; triggers in the order of their actions, others by name
 }
 
-// table is a table, or a sequence.
+// table is a table or a sequence.
 type table struct {
 	Name     string   `json:"name"`
 	Sequence bool     `json:"sequence,omitempty"`
 	Engine   string   `json:"engine"`
-	Create   string   `json:"create"`  // in the server's words
-	Columns  []column `json:"columns"` // those that are stored
-	Key      []string `json:"key"`     // the columns of the primary key
+	Create   string   `json:"create"`  // statement, as the server writes it
+	Columns  []column `json:"columns"` // columns that are not generated
+	Key      []string `json:"key"`     // columns of the primary key
 	Rows     int64    `json:"rows"`
-	Digest   string   `json:"digest"` // of the rows: in the order of the key, or as a set
+	Digest   string   `json:"digest"` // of the rows, in the order of the key or without an order
 }
 
-// column says how a column is read and written so that nothing is lost.
+// column defines how a column is read and written without loss.
 type column struct {
 	Name string `json:"name"`
-	Read string `json:"read,omitempty"` // an expression with %s for the column: "" is the column
-	Text bool   `json:"text,omitempty"` // it takes text, and no bytes
+	Read string `json:"read,omitempty"` // expression with %s for the column; "" means the column itself
+	Text bool   `json:"text,omitempty"` // it accepts text and not bytes
 }
 
 // object is a view, routine, trigger or event.
 type object struct {
-	Kind     string `json:"kind"` // in the words of SHOW CREATE
+	Kind     string `json:"kind"` // as in SHOW CREATE
 	Name     string `json:"name"`
 	Table    string `json:"table,omitempty"`  // of a trigger
-	Create   []byte `json:"create"`           // in the server's words and the character set Client
-	Broken   bool   `json:"broken,omitempty"` // a view that refers to a missing object
+	Create   []byte `json:"create"`           // statement, as the server writes it, in the character set Client
+	Broken   bool   `json:"broken,omitempty"` // the view refers to a missing object
 	SQLMode  string `json:"sql_mode,omitempty"`
 	TimeZone string `json:"time_zone,omitempty"`
-	// The character set and the collations that were in force when it was made.
+	// The character set and the collations in force when the object was created.
 	Client     string `json:"client"`
 	Connection string `json:"connection"`
 	Database   string `json:"database,omitempty"`
 }
 
-// hash is the state's digest.
+// hash returns the digest of the state.
 func (s *state) hash() snap.Hash {
 	data, err := json.Marshal(s)
 	if err != nil {
@@ -69,7 +69,7 @@ func (s *state) hash() snap.Hash {
 	return blake3.Sum256(append([]byte(formatName), data...))
 }
 
-// shape is what can be compared while clients write: a table's next number is ahead of its rows.
+// shape returns the digest of the definitions, without the parts that change when clients write: the next numbers and the rows.
 func (s *state) shape() string {
 	c := *s
 	c.Tables = nil
@@ -91,20 +91,20 @@ func (s *state) table(name string) *table {
 	return nil
 }
 
-// meta is what a snapshot's root says of it.
+// meta is the metadata in a snapshot's root.
 type meta struct {
 	Hash string `json:"hash"`
 }
 
-// stored is a snapshot as the store has it. The node's refs are the tables'
-// rows, in order; each of those has lists of chunks.
+// stored is a snapshot in the store. The references of its node are the rows of the tables in order, each a list of lists of
+// chunks.
 type stored struct {
 	state
 	sum  snap.Hash
 	rows []cas.Hash
 }
 
-// load reads the record of a snapshot and checks it against its hash.
+// load reads the node of a snapshot and checks its hash.
 func (d *Driver) load(root cas.Root) (*stored, error) {
 	const op = "read a snapshot"
 	var m meta
