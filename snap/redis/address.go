@@ -13,7 +13,7 @@ import (
 	"mulligan/errs"
 )
 
-// address is where a server is, and how to log in.
+// address is the address of a server, with the credentials.
 type address struct {
 	network, addr  string // "tcp" or "unix"
 	tls            *tls.Config
@@ -21,10 +21,10 @@ type address struct {
 	db             int
 }
 
-// String names the server, without credentials.
+// String returns the address without credentials.
 func (a address) String() string { return a.addr }
 
-// parseDSN parses a DSN. Its errors never repeat the DSN, which may hold a password.
+// parseDSN parses a DSN. Its errors never repeat the DSN, which may contain a password.
 func parseDSN(dsn string) (address, error) {
 	bad := func(what string) error {
 		return errs.New(errs.Invalid, "", "the dsn %s", what).
@@ -62,8 +62,8 @@ func parseDSN(dsn string) (address, error) {
 	return a, nil
 }
 
-// connect opens a connection with the owner's rights, so that the daemon gives nobody access to a server
-// that is closed to them.
+// connect opens a connection with the owner's rights, so that the daemon does not help anybody to connect to a server without
+// permission.
 func (d *Driver) connect(ctx context.Context) (net.Conn, error) {
 	c, err := d.cfg.Owner.Dial(ctx, d.server.network, d.server.addr)
 	if err != nil || d.server.tls == nil {

@@ -16,7 +16,7 @@ var _ database.Engine[*plan] = engine{}
 // Classify gives err a kind and a hint.
 func (e engine) Classify(op string, err error) error { return e.d.classify(op, err) }
 
-// Read asks the server for its state, or finds it in the newest capture.
+// Read requests the server's state, or finds it in the newest capture.
 func (e engine) Read(ctx context.Context, b *cas.Batch) (s database.State, err error) {
 	c, err := e.d.dial(ctx)
 	if err != nil {
@@ -70,7 +70,7 @@ func (e engine) readAll(ctx context.Context, b *cas.Batch) (s database.State, er
 	return database.State{Node: node, Hash: sum.hash(), Meta: sum.meta(), Position: sum.at.String()}, err
 }
 
-// CheckStored reads the record of a snapshot and, in full depth, its content.
+// CheckStored reads the metadata of a snapshot and, unless depth is Quick, the content.
 func (e engine) CheckStored(ctx context.Context, root cas.Root, depth snap.Depth) error {
 	if depth == snap.Quick {
 		_, _, err := parseMeta(root)

@@ -19,21 +19,21 @@ import (
 	"mulligan/snap"
 )
 
-// conn speaks the protocol called RESP2 (https://redis.io/docs/latest/develop/reference/protocol-spec/),
-// as far as replication needs it. It is for one goroutine.
+// conn is a connection with the protocol RESP2 (https://redis.io/docs/latest/develop/reference/protocol-spec/), as far as
+// replication needs it. It is not safe for concurrent use.
 type conn struct {
 	net.Conn
 	r       *bufio.Reader
-	silence time.Duration // how long the other side may be silent
+	silence time.Duration // longest time without data from the other side
 	release func() bool
 }
 
-// serverError is an error that the server answered with.
+// serverError is an error in an answer of the server.
 type serverError string
 
 func (e serverError) Error() string { return string(e) }
 
-// code is the error's first word: NOAUTH, NOPERM, LOADING, ERR …
+// code returns the first word of the error: NOAUTH, NOPERM, LOADING, ERR …
 func (e serverError) code() string {
 	code, _, _ := strings.Cut(string(e), " ")
 	return code
@@ -59,13 +59,13 @@ type readerFunc func(p []byte) (int, error)
 
 func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 
-// close ends the connection; an error loses nothing.
+// close ends the connection. It ignores errors, because nothing can be lost.
 func (c *conn) close() {
 	c.release()
 	_ = c.Close()
 }
 
-// dial connects and logs in.
+// dial connects to the server and logs in.
 func (d *Driver) dial(ctx context.Context) (*conn, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -96,7 +96,8 @@ func (c *conn) login(a address) error {
 		_, err := c.do("AUTH", a.password)
 		return err
 	}
-	// Without a password the server says nothing of its own. An error is an answer too: the next command meets it.
+	// Without a password, the server sends nothing by itself, so login sends a PING to see that a server answers. If the answer
+	// is an error, the next command will get it too.
 	_, err := c.do("PING")
 	if _, said := err.(serverError); said {
 		return nil
@@ -104,7 +105,7 @@ func (c *conn) login(a address) error {
 	return err
 }
 
-// send writes one command.
+// send writes a command.
 func (c *conn) send(args ...string) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "*%d\r\n", len(args))
@@ -122,7 +123,7 @@ func (c *conn) write(p []byte) error {
 	return err
 }
 
-// do sends a command and returns its answer: a string, an int64, a list of these, or nil.
+// do sends a command and returns the answer: a string, an int64, a list of these, or nil.
 func (c *conn) do(args ...string) (any, error) {
 	if err := c.send(args...); err != nil {
 		return nil, err
@@ -130,7 +131,7 @@ func (c *conn) do(args ...string) (any, error) {
 	return c.answer()
 }
 
-// text is do for an answer that is a string.
+// text sends a command whose answer must be a string, and returns the answer.
 func (c *conn) text(args ...string) (string, error) {
 	v, err := c.do(args...)
 	if err != nil {
@@ -143,7 +144,7 @@ func (c *conn) text(args ...string) (string, error) {
 	return s, nil
 }
 
-// line reads up to the next line end.
+// line returns the next line, without its end.
 func (c *conn) line() (string, error) {
 	s, err := c.r.ReadSlice('\n')
 	if errors.Is(err, bufio.ErrBufferFull) {
@@ -157,13 +158,14 @@ func (c *conn) line() (string, error) {
 
 var errProtocol = errors.New("it is not a Redis server")
 
-// answer reads an answer that takes at most maxReply bytes.
+// answer reads an answer of at most maxReply bytes.
 func (c *conn) answer() (any, error) {
 	room := int64(maxReply)
 	return c.element(0, &room)
 }
 
-// element reads an answer, or a part of one, that takes at most room bytes.
+// element reads an answer, or an element of an answer, and subtracts its size from room. It returns an error if room becomes
+// negative.
 func (c *conn) element(depth int, room *int64) (any, error) {
 	s, err := c.line()
 	if err != nil {
@@ -211,7 +213,7 @@ func (c *conn) element(depth int, room *int64) (any, error) {
 	return nil, errProtocol
 }
 
-// info reads a section of INFO.
+// info returns a section of INFO.
 func (c *conn) info(section string) (map[string]string, error) {
 	s, err := c.text("INFO", section)
 	if err != nil {
@@ -226,7 +228,7 @@ func (c *conn) info(section string) (map[string]string, error) {
 	return m, nil
 }
 
-// config reads one setting of the server.
+// config returns a setting of the server, or "" if there is none.
 func (c *conn) config(name string) (string, error) {
 	v, err := c.do("CONFIG", "GET", name)
 	if err != nil {
@@ -240,8 +242,8 @@ func (c *conn) config(name string) (string, error) {
 	return "", nil
 }
 
-// position is a point in the history of a server's data. Equal positions mean equal data: the server
-// takes a new id whenever it loses count.
+// position is a point in the history of a server's data. Equal positions mean equal data, because the server changes the id
+// whenever it cannot continue the history.
 type position struct {
 	ID     string `json:"id"`
 	Offset int64  `json:"offset"`
@@ -268,7 +270,7 @@ func (c *conn) supported() error {
 	if err != nil {
 		return err
 	}
-	mode, what := cmp.Or(m["redis_mode"], m["server_mode"]), "" // Valkey's has the latter
+	mode, what := cmp.Or(m["redis_mode"], m["server_mode"]), "" // Valkey uses server_mode
 	switch {
 	case mode == "cluster":
 		what = "is a node of a cluster"
@@ -286,7 +288,7 @@ func (c *conn) supported() error {
 	return e.WithHint("only a server on its own can be captured and restored")
 }
 
-// warnings says which data besides the app's own a restore would take back.
+// warnings returns a warning if a restore would also change other databases than the app's.
 func (c *conn) warnings() ([]string, error) {
 	m, err := c.info("keyspace")
 	if err != nil {
@@ -304,7 +306,7 @@ func (c *conn) warnings() ([]string, error) {
 	return []string{fmt.Sprintf("The server's databases (%s) are captured and restored together.", strings.Join(names, ", "))}, nil
 }
 
-// classify gives err a kind and a hint if it has no kind.
+// classify gives an error without a kind a kind and a hint.
 func (d *Driver) classify(op string, err error) error {
 	if err == nil {
 		return nil

@@ -20,7 +20,7 @@ import (
 	"mulligan/snap/extsort"
 )
 
-// side is one of two states that are compared: a stored one, or the live one.
+// side is one of the two compared states: a stored one or the live one.
 type side struct {
 	root cas.Root
 	live bool
@@ -28,8 +28,8 @@ type side struct {
 
 func storedSide(root cas.Root) side { return side{root: root} }
 
-// Diff counts the keys that differ, by type and by prefix: the part of their names
-// up to the first colon. paths are prefixes, or a database (db0) and a prefix below it.
+// Diff counts the keys that differ, by type and by prefix, which is the part of their names up to the first colon. paths are
+// prefixes, or databases (db0) with or without a prefix after a slash.
 func (d *Driver) Diff(ctx context.Context, from, to snap.SnapshotID, paths []string) (list []snap.Change, err error) {
 	const op = "compare redis snapshots"
 	var sides [2]side
@@ -68,7 +68,7 @@ func (d *Driver) each(ctx context.Context, s side, f func(item) error) error {
 // tally counts keys by their type.
 type tally map[string]int
 
-// counts holds the changes of the keys of one prefix.
+// counts are the changes of the keys with one prefix.
 type counts struct {
 	added, removed, changed tally
 	kept                    int
@@ -91,7 +91,7 @@ func knownOf(record []byte) (k known) {
 	return known{sum: [32]byte(record[:32]), kind: string(record[33:n]), path: string(record[n:])}
 }
 
-// keys sorts the keys of a side by a digest of their names.
+// keys returns the keys of a side, sorted by a digest of their names.
 func (d *Driver) keys(ctx context.Context, s side) (*extsort.Sorter, error) {
 	sorted := extsort.New(d.cfg.StateDir)
 	err := d.each(ctx, s, func(i item) error {
@@ -105,7 +105,7 @@ func (d *Driver) keys(ctx context.Context, s side) (*extsort.Sorter, error) {
 	return sorted, nil
 }
 
-// diff sorts the keys of both sides and compares them one by one.
+// diff compares the keys of both sides.
 func (d *Driver) diff(ctx context.Context, from, to side, paths []string) ([]snap.Change, error) {
 	a, err := d.keys(ctx, from)
 	if err != nil {
@@ -124,7 +124,7 @@ func (d *Driver) diff(ctx context.Context, from, to side, paths []string) ([]sna
 	return changes(found, paths), nil
 }
 
-// join calls f for every key of either side; nil stands for a missing key.
+// join calls f with the records of every key of either side; nil stands for a missing key.
 func join(a, b *extsort.Sorter, f func(old, now []byte)) error {
 	x, err := cursorOf(a)
 	if err != nil {
@@ -154,7 +154,7 @@ func join(a, b *extsort.Sorter, f func(old, now []byte)) error {
 	return nil
 }
 
-// cursor is the position of a join in one side.
+// cursor is the position of join in one side.
 type cursor struct {
 	*extsort.Cursor
 	key, value []byte
@@ -178,10 +178,10 @@ func (c *cursor) next() (err error) {
 	return err
 }
 
-// groups are the counts by the keys' groups.
+// groups maps the names of groups of keys to their counts.
 type groups map[string]*counts
 
-// count counts a key that is in one side or both.
+// count counts a key, given its records in the two sides; nil stands for a missing key.
 func (g groups) count(old, now []byte) {
 	var was, is known
 	if old != nil {
@@ -221,7 +221,7 @@ const (
 	maxPrefix = 256 // bytes of a group's name
 )
 
-// pathOf returns the group of a key: db0/session for session:12. A library of functions is its own group.
+// pathOf returns the group of a key, such as db0/session for session:12. A library of functions is a group of its own.
 func pathOf(db int64, key []byte) string {
 	if db < 0 {
 		return "functions/" + string(key)
@@ -272,7 +272,7 @@ func (t tally) sum() (n int) {
 	return n
 }
 
-// String is "1 hash, 2 strings".
+// String returns text such as "1 hash, 2 strings".
 func (t tally) String() string {
 	var parts []string
 	for _, kind := range slices.Sorted(maps.Keys(t)) {

@@ -2,15 +2,14 @@ package redis
 
 import "mulligan/errs"
 
-// Limits of what a server may send, in bytes. Strings, fields of hashes and elements of lists are digested
-// as they arrive, never held whole; data that must be sorted goes to a file if it exceeds package extsort's
-// memory.
+// Limits in bytes of the data from a server. Strings, fields of hashes and elements of lists are digested as they arrive, and
+// never completely in memory. Data that must be sorted goes to a file if it exceeds the memory limit of package extsort.
 const (
-	maxReply  = 1 << 20  // an answer, with what it takes to hold it; a snapshot is read elsewhere
-	maxString = 1 << 30  // twice what a server allows by default
-	maxName   = 3 << 20  // a key, a member of a set, a field of a hash
-	maxPacked = 16 << 20 // a list, set or hash in one packed string; servers make them of some KiB
-	perItem   = 64       // what an element of an answer costs beside its bytes
+	maxReply  = 1 << 20  // an answer and its elements in memory; a snapshot is read in other ways
+	maxString = 1 << 30  // a string: twice the servers' default limit
+	maxName   = 3 << 20  // a key, a member of a set, or a field of a hash
+	maxPacked = 16 << 20 // a list, set or hash in one packed string, which servers limit to some KiB
+	perItem   = 64       // cost of an element of an answer besides its bytes
 )
 
 func tooLong(what string, most int64) error {

@@ -13,17 +13,17 @@ import (
 	"mulligan/snap/cas"
 )
 
-// errMoved says that the server's data is not at the expected position.
+// errMoved means that the server's data is not at the expected position.
 var errMoved = errors.New("the server moved on")
 
-// master makes this process the server's replication master: it sends one snapshot to the first replica
-// that knows the password.
+// master makes this process the server's replication master. It sends one snapshot to the first replica that sends the
+// password.
 type master struct {
 	net.Listener
 	password string
 	size     int64
-	from     *position    // the position where the replica's own data must have ended; nil: any
-	begin    func() error // called before the first byte
+	from     *position    // the position where the replica's own data must end; nil: any
+	begin    func() error // called before the first byte is sent
 	content  func() (io.Reader, error)
 	silence  time.Duration
 }
@@ -31,9 +31,9 @@ type master struct {
 // callBack bounds the time until the server connects to its new master.
 const callBack = 15 * time.Second
 
-// lead makes the server load the stored snapshot. If from is not nil, lead returns errMoved, and leaves
-// the server as it was, unless the server's data ends at from. It calls begin once it is certain that the
-// data will be replaced, before that happens. The settings to put back afterwards are in the plan.
+// lead makes the server load the stored snapshot. If from is not nil and the server's data does not end at from, lead returns
+// errMoved and leaves the server unchanged. It calls begin when the data is certain to be replaced, and before that happens.
+// The plan has the settings to be restored afterwards.
 func (d *Driver) lead(ctx context.Context, p *plan, root cas.Root, from *position, begin func() error) error {
 	c, err := d.dial(ctx)
 	if err != nil {
@@ -51,7 +51,7 @@ func (d *Driver) lead(ctx context.Context, p *plan, root cas.Root, from *positio
 	if err != nil {
 		return err
 	}
-	defer m.Close() // nothing is lost by an error of it
+	defer m.Close() // an error loses nothing
 	m.from, m.begin, m.size = from, begin, meta.Size
 	m.content = func() (io.Reader, error) { return d.content(ctx, root) }
 	err = d.follow(ctx, c, p, m)
@@ -60,13 +60,13 @@ func (d *Driver) lead(ctx context.Context, p *plan, root cas.Root, from *positio
 	return errs.Also(err, d.letGo(after, p))
 }
 
-// after returns a context with its own time limit, for putting settings back once ctx may have ended: a
-// server that answers one byte at a time must not block for ever.
+// after returns a context with a time limit for restoring settings, because ctx may have ended, and a server that sends one
+// byte at a time must not block for ever.
 func (d *Driver) after(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), 2*d.cfg.Timeout)
 }
 
-// listen opens the port that the server is to connect to, on this process's address towards the server.
+// listen opens the port to which the server will connect, on this process's address towards the server.
 func (d *Driver) listen(c *conn) (*master, error) {
 	host := "127.0.0.1"
 	if a, ok := c.LocalAddr().(*net.TCPAddr); ok {
@@ -96,7 +96,7 @@ func (d *Driver) listen(c *conn) (*master, error) {
 	return &master{Listener: l, password: rand.Text(), silence: d.cfg.Timeout}, nil
 }
 
-// follow tells the server to replicate from m, and waits until the server has loaded what m sends.
+// follow makes the server replicate from m, and waits until the server has loaded the snapshot.
 func (d *Driver) follow(ctx context.Context, c *conn, p *plan, m *master) error {
 	if err := d.note(c, p, m); err != nil {
 		return err
@@ -120,7 +120,7 @@ func (d *Driver) follow(ctx context.Context, c *conn, p *plan, m *master) error 
 	return await(ctx, c, m.silence, done)
 }
 
-// note records in the plan the settings that letGo puts back.
+// note records in the plan the settings that letGo restores.
 func (d *Driver) note(c *conn, p *plan, m *master) (err error) {
 	l := &lead{}
 	if l.Host, l.Port, err = net.SplitHostPort(m.Addr().String()); err != nil {
@@ -143,7 +143,8 @@ func (d *Driver) note(c *conn, p *plan, m *master) (err error) {
 
 const poll = 10 * time.Millisecond
 
-// await waits until the server has loaded what its master sends; done reports the end of the sending.
+// await waits until the server has loaded the snapshot, or has made no progress for silence. done reports the end of the
+// sending.
 func await(ctx context.Context, c *conn, silence time.Duration, done <-chan error) error {
 	last, since := "", time.Now()
 	for {
@@ -168,7 +169,7 @@ func await(ctx context.Context, c *conn, silence time.Duration, done <-chan erro
 	}
 }
 
-// following reports how far the server got in replicating from its master.
+// following returns the progress of the server's replication from its master, and whether the snapshot is loaded.
 func (c *conn) following() (state string, loaded bool, err error) {
 	r, err := c.info("replication")
 	if err != nil {
@@ -179,8 +180,8 @@ func (c *conn) following() (state string, loaded bool, err error) {
 	return state, r["master_link_status"] == "up" && p["loading"] == "0", err
 }
 
-// letGo makes the server a master again, if it replicates from a master of this plan, and puts its settings
-// back. It may be called after a crash.
+// letGo makes the server a master again if it replicates from the plan's master, and restores its settings. It may be called
+// after a crash.
 func (d *Driver) letGo(ctx context.Context, p *plan) error {
 	if p.Lead == nil {
 		return nil
@@ -216,8 +217,8 @@ func (d *Driver) letGo(ctx context.Context, p *plan) error {
 	return nil
 }
 
-// awaitPersisted waits until a restart of the server would load its present data. A loaded snapshot already is the
-// dump file, but the server rewrites its append-only file in the background.
+// awaitPersisted waits until a restart of the server would load its present data. A loaded snapshot becomes the dump file at
+// once, but the server rewrites its append-only file in the background.
 func (d *Driver) awaitPersisted(ctx context.Context) error {
 	c, err := d.dial(ctx)
 	if err != nil {
@@ -247,7 +248,7 @@ func (d *Driver) awaitPersisted(ctx context.Context) error {
 	}
 }
 
-// saveIfNeeded makes the server write its dump file if loading did not.
+// saveIfNeeded makes the server write its dump file if loading the snapshot did not.
 func (c *conn) saveIfNeeded() error {
 	load, err := c.config("repl-diskless-load")
 	if err != nil {

@@ -14,19 +14,20 @@ import (
 	"mulligan/snap"
 )
 
-// The ports of a server of an app's own, in its network namespace, where nothing else listens.
+// The ports of a server in the network namespace of a fork, where nothing else listens.
 const (
 	ownPort = 6379
 	ownCall = 6380
 )
 
-// Callback is how a server in a network namespace of its own reaches the driver, which is its master during a restore.
+// Callback is the way from a server in another network namespace to the driver, which is the server's master during a restore.
 type Callback struct {
-	Port   int    // of 127.0.0.1, as the server sees it
-	Socket string // where the driver listens
+	Port   int    // port of 127.0.0.1 in the server's network namespace
+	Socket string // path of the Unix socket on which the driver listens
 }
 
-// OwnServer says how to run an empty server that answers the clients of the server at dsn.
+// OwnServer returns how to run an empty server in place of the server at dsn, for the clients in a fork. The error is of kind
+// errs.Unsupported if the clients use TLS or another address than one of the loopback.
 func OwnServer(dsn string) (s snap.Server, err error) {
 	a, err := parseDSN(dsn)
 	if err != nil {
@@ -54,7 +55,7 @@ func OwnServer(dsn string) (s snap.Server, err error) {
 	return s, err
 }
 
-// OwnDSN is the DSN of such a server behind a Unix socket.
+// OwnDSN returns the DSN of the server of OwnServer behind a Unix socket.
 func OwnDSN(dsn, socket string) (string, error) {
 	u, err := url.Parse(dsn)
 	if err != nil {
@@ -64,8 +65,8 @@ func OwnDSN(dsn, socket string) (string, error) {
 	return u.String(), nil
 }
 
-// ownConfig is the server's configuration. It keeps all data on disk: an append-only file from the beginning loses nothing, since the
-// server is filled by replication, after which it rewrites the file.
+// ownConfig returns the server's configuration. The server keeps all data on disk: it has an append-only file from the
+// beginning. Nothing is lost when replication fills the server, because it rewrites the file afterwards.
 func ownConfig(a address) []byte {
 	var b strings.Builder
 	fmt.Fprintf(&b, "bind 127.0.0.1\nport %d\ndir %s\nprotected-mode no\ndaemonize no\nlogfile \"\"\n", ownPort, snap.ServerData)
@@ -81,7 +82,7 @@ func ownConfig(a address) []byte {
 	return []byte(b.String())
 }
 
-// quoted writes any text as a value of a configuration file.
+// quoted returns any text as a value for a configuration file.
 func quoted(s string) string {
 	var b strings.Builder
 	for i := range len(s) {
@@ -90,7 +91,7 @@ func quoted(s string) string {
 	return `"` + b.String() + `"`
 }
 
-// Answers returns nil when the server answers and is not loading data.
+// Answers returns nil if the server answers and is not loading data.
 func (d *Driver) Answers(ctx context.Context) error {
 	c, err := d.dial(ctx)
 	if err != nil {
@@ -101,7 +102,7 @@ func (d *Driver) Answers(ctx context.Context) error {
 	return d.classify("ask the server", err)
 }
 
-// calledBack is a listener at a socket, with the address under which the server knows it.
+// calledBack is a listener on a socket, whose Addr is the address that the server uses for it.
 type calledBack struct {
 	*net.UnixListener
 	addr net.Addr
@@ -109,7 +110,7 @@ type calledBack struct {
 
 func (l calledBack) Addr() net.Addr { return l.addr }
 
-// listen makes the socket anew. Whoever can reach it may connect: the master asks for a password.
+// listen creates the socket again and listens on it. Everybody may connect, because the master requires a password.
 func (b Callback) listen() (net.Listener, error) {
 	if err := os.Remove(b.Socket); err != nil && !os.IsNotExist(err) {
 		return nil, err

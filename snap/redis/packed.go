@@ -12,8 +12,8 @@ var errPacked = badSnapshot("a packed value cannot be decoded")
 // lzfReach is the largest distance of a back reference in LZF.
 const lzfReach = 1 << 13
 
-// unpack decompresses LZF (http://oldhome.schmorp.de/marc/liblzf.html): packed bytes of in become exactly
-// size bytes, which it writes to w as it goes.
+// unpack decompresses LZF (http://oldhome.schmorp.de/marc/liblzf.html): it reads packed bytes from in and writes exactly size
+// bytes to w as it decodes them. The error is errPacked if the input does not match the sizes.
 func unpack(w io.Writer, in *bufio.Reader, packed, size int64) error {
 	if size > 300*packed { // a reference of 3 bytes stands for up to 264
 		return errPacked
@@ -34,11 +34,11 @@ func unpack(w io.Writer, in *bufio.Reader, packed, size int64) error {
 // unpacker is the state of a decompression.
 type unpacker struct {
 	in      *bufio.Reader
-	left    int64 // bytes of the input
+	left    int64 // unread bytes of the input
 	w       io.Writer
 	room    int64  // bytes still to be written
 	out     []byte // the newest output
-	written int    // of out
+	written int    // bytes of out that are written
 	err     error
 }
 
@@ -54,7 +54,7 @@ func (u *unpacker) next() int {
 	return int(c)
 }
 
-// step handles one piece: literals or a back reference.
+// step decodes one piece: literals or a back reference.
 func (u *unpacker) step() {
 	c := u.next()
 	if c < 32 { // c+1 literals
@@ -70,7 +70,7 @@ func (u *unpacker) step() {
 		if from < 0 {
 			u.err = errPacked
 		}
-		for range n + 2 { // the reference may overlap its own output
+		for range n + 2 { // the reference may overlap with its own output
 			if u.err != nil {
 				return
 			}
@@ -113,7 +113,7 @@ func intset(b []byte, f func([]byte) error) error {
 	return nil
 }
 
-// number is a little-endian signed integer as text.
+// number returns a little-endian signed integer as text.
 func number(b []byte) []byte {
 	var v int64
 	for i, c := range b {
@@ -156,8 +156,8 @@ func listpack(b []byte, f func([]byte) error) error {
 	return nil
 }
 
-// listpackEntry returns the lengths of an entry's head and text; value is set if the entry is a number,
-// which is all head. A head of 0 means an error.
+// listpackEntry returns the lengths of the head and the text of the entry at the beginning of b. If the entry is a number,
+// value is set, and there is no text. A head of 0 means an error.
 func listpackEntry(b []byte) (head, text int, value []byte) {
 	var p [9]byte
 	copy(p[:], b)
@@ -182,15 +182,14 @@ func listpackEntry(b []byte) (head, text int, value []byte) {
 	return 0, 0, nil
 }
 
-// ziplist decodes the format that preceded listpacks
-// (https://github.com/redis/redis/blob/6.2/src/ziplist.c).
+// ziplist decodes a ziplist, the format before listpacks (https://github.com/redis/redis/blob/6.2/src/ziplist.c).
 func ziplist(b []byte, f func([]byte) error) error {
 	if len(b) < 11 || int(binary.LittleEndian.Uint32(b)) != len(b) {
 		return errPacked
 	}
 	b = b[10:]
 	for len(b) > 0 && b[0] != 0xff {
-		skip := 1 // the length of the entry before
+		skip := 1 // bytes of the length of the previous entry
 		if b[0] == 0xfe {
 			skip = 5
 		}
@@ -216,8 +215,7 @@ func ziplist(b []byte, f func([]byte) error) error {
 	return nil
 }
 
-// ziplistEntry decodes the head of the ziplist entry at the start of b: the length of the head,
-// the length of the text after it, or the value if the entry is a number. A head of 0 means an error.
+// ziplistEntry returns the same for the ziplist entry at the beginning of b as listpackEntry.
 func ziplistEntry(b []byte) (head, text int, value []byte) {
 	var p [9]byte
 	copy(p[:], b)

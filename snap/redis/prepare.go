@@ -7,8 +7,7 @@ import (
 	"mulligan/snap/cas"
 )
 
-// Plan reads target and base completely and checks their hashes. A restore builds nothing beside the
-// server.
+// Plan reads the target and the base completely and checks their hashes. A restore builds nothing beside the server.
 func (e engine) Plan(ctx context.Context, p, old *plan, target, base cas.Root) (err error) {
 	if err := loadable(target, base); err != nil {
 		return err
@@ -20,8 +19,7 @@ func (e engine) Plan(ctx context.Context, p, old *plan, target, base cas.Root) (
 	return err
 }
 
-// loadable returns an error if a newer server wrote the target: a server that fails to load a snapshot
-// has lost its data.
+// loadable returns an error if a newer server wrote the target: a server that fails to load a snapshot loses its data.
 func loadable(target, base cas.Root) error {
 	t, _, err := parseMeta(target)
 	if err != nil {
@@ -35,12 +33,12 @@ func loadable(target, base cas.Root) error {
 	return err
 }
 
-// Build puts the server's settings back if an earlier preparation left it replicating.
+// Build restores the server's settings if an earlier preparation left it replicating.
 func (e engine) Build(ctx context.Context, p, _ *plan, _, _ cas.Root) error {
 	return e.d.letGo(ctx, p)
 }
 
-// Drop puts the server's settings back if it still replicates.
+// Drop restores the server's settings if the server still replicates.
 func (e engine) Drop(ctx context.Context, p *plan) (left []string, err error) {
 	return nil, e.d.letGo(ctx, p)
 }

@@ -18,8 +18,7 @@ import (
 	"mulligan/snap/extsort"
 )
 
-// The types of values in an RDB file, and its marks between them
-// (https://github.com/redis/redis/blob/7.0/src/rdb.h).
+// The types of values in an RDB file, and the marks between values (https://github.com/redis/redis/blob/7.0/src/rdb.h).
 const (
 	typeString, typeList, typeSet, typeZset, typeHash, typeZset2 = 0, 1, 2, 3, 4, 5
 
@@ -48,7 +47,7 @@ const (
 	formatName       = "mulligan redis state 1\n"
 )
 
-// item is one key with its value, or one library of functions (db is -1, and key its name).
+// item is a key with its value, or a library of functions, whose db is -1 and whose key is its name.
 type item struct {
 	db     int64
 	key    []byte
@@ -57,25 +56,26 @@ type item struct {
 	sum    [32]byte
 }
 
-// scanned is what a snapshot holds, without the values. The caller must close it.
+// scanned is the result of reading a snapshot, without the values. The caller must close it.
 type scanned struct {
 	version int // of the format
 	sum     snap.Hash
-	items   *extsort.Sorter // keys' digests, each with its time of expiry
+	items   *extsort.Sorter // digests of the keys, each with its time of expiry
 }
 
-// close lets the digests go. It may be called on nil.
+// close releases the digests. s may be nil.
 func (s *scanned) close() {
 	if s != nil {
 		s.items.Close()
 	}
 }
 
-// hash is the digest of the state: that of all keys' digests, sorted. It does
-// not depend on where, in which order or in which encoding the server keeps them.
+// hash returns the digest of the state, which is the hash of the sorted digests of all keys. It does not depend on the
+// databases' encodings or the order of keys.
 func (s *scanned) hash() snap.Hash { return s.sum }
 
-// hashAt is the hash without what has expired at the time (ms), of which it gives the number; 0 keeps all.
+// hashAt returns the hash without the keys that have expired at the time (in ms), and their number. If time is 0, no key is
+// left out.
 func (s *scanned) hashAt(time int64) (sum snap.Hash, expired int, err error) {
 	h := blake3.New()
 	_, _ = h.WriteString(formatName) // never fails
@@ -104,8 +104,7 @@ func badSnapshot(what string) error {
 	return &errs.Error{Kind: errs.Corrupt, Message: what, Err: errSnapshot}
 }
 
-// scan reads a whole RDB file, digests each key, and hands it to each. What does
-// not fit in memory is sorted in the folder dir.
+// scan reads an RDB file and calls each, unless nil, for each key. It sorts in the folder dir what does not fit in memory.
 func scan(dir string, r io.Reader, each func(item) error) (*scanned, error) {
 	p := &parser{r: bufio.NewReaderSize(r, 256<<10), digest: blake3.New(), group: extsort.New(dir)}
 	defer p.group.Close()
@@ -121,7 +120,7 @@ func scan(dir string, r io.Reader, each func(item) error) (*scanned, error) {
 	return s, nil
 }
 
-// file reads the file from its beginning to its end.
+// file reads the whole file.
 func (p *parser) file(s *scanned, each func(item) error) (err error) {
 	magic := p.take(9)
 	if p.err != nil {
@@ -183,7 +182,7 @@ func (p *parser) entries(version int, each func(item) error) {
 			p.fail(unsupported("data of a module"))
 		case markEnd:
 			if version >= 5 {
-				p.take(8) // a checksum, which may be off; the store has its own
+				p.take(8) // a checksum, which the server may disable; the store has its own
 			}
 			return
 		default:
@@ -201,8 +200,8 @@ func unsupported(what string) error {
 		WithHint("use a newer mulligan, or take it out of the server")
 }
 
-// begin begins the digest of a key with its value: each part with its length, so
-// that no two values look alike.
+// begin starts the digest of a key and its value. Each part is preceded by its length, so that different values have different
+// digests.
 func (p *parser) begin(i item) {
 	p.digest.Reset()
 	p.part(binary.LittleEndian.AppendUint64(nil, uint64(i.db)))
@@ -222,14 +221,14 @@ func (p *parser) partSize(n int64) {
 	_, _ = p.digest.Write(b[:]) // never fails
 }
 
-// copyPart adds a string to the digest as it comes, however long it is.
+// copyPart adds a string of any length to the digest as it arrives.
 func (p *parser) copyPart() {
 	t := p.text()
 	p.partSize(t.size)
 	p.copy(t, p.digest)
 }
 
-// library adds a library of functions to the digest, and gives its name.
+// library adds a library of functions to the digest, and returns its name.
 func (p *parser) library() []byte {
 	t := p.text()
 	p.partSize(t.size)
@@ -238,7 +237,7 @@ func (p *parser) library() []byte {
 	return libraryName(first)
 }
 
-// prefix keeps the first bytes of what is written to it.
+// prefix keeps the first 1024 bytes that are written to it.
 type prefix []byte
 
 func (h *prefix) Write(b []byte) (int, error) {
@@ -247,7 +246,7 @@ func (h *prefix) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// libraryName is what the first line of a library's code calls it: "#!lua name=NAME".
+// libraryName returns the name in the first line of a library's code: "#!lua name=NAME".
 func libraryName(code []byte) []byte {
 	line, _, _ := bytes.Cut(code, []byte("\n"))
 	for _, word := range bytes.Fields(line) {
@@ -258,7 +257,7 @@ func libraryName(code []byte) []byte {
 	return nil
 }
 
-// give ends the digest of a key, and hands the key on.
+// give ends the digest of a key, and calls each for the key.
 func (p *parser) give(each func(item) error, i item) {
 	if p.err != nil {
 		return
@@ -269,8 +268,8 @@ func (p *parser) give(each func(item) error, i item) {
 	}
 }
 
-// value adds a value to the digest, in a form that does not depend on how the
-// server keeps it: what has no order is sorted. It gives the kind of the value.
+// value adds a value to the digest, in a form that does not depend on the server's encoding: elements without an order are
+// sorted. It returns the kind of the value.
 func (p *parser) value(mark byte) (kind string) {
 	switch mark {
 	case typeString:
@@ -332,14 +331,14 @@ func (p *parser) set(mark byte) {
 	p.sorted(false)
 }
 
-// member adds a member, with its value, to the group that is sorted.
+// member adds a member and its value to the group, which sorts them.
 func (p *parser) member(key, value []byte) {
 	if p.err == nil {
 		p.fail(p.group.Add(key, value))
 	}
 }
 
-// sorted adds the group to the digest, in the order of its keys.
+// sorted adds the group to the digest in the order of its keys, with the values if values is true.
 func (p *parser) sorted(values bool) {
 	if p.err == nil {
 		p.fail(p.group.Each(func(key, value []byte) error {
@@ -360,7 +359,7 @@ func (p *parser) sorted(values bool) {
 	p.group.Reset()
 }
 
-// How a value stands in a group: as it is, or as a reference to where it is kept.
+// The first byte of a value in a group says whether the value follows or a reference to it.
 const (
 	inline    = 0
 	elsewhere = 1
@@ -381,7 +380,7 @@ func (p *parser) hash(mark byte) {
 	p.sorted(true)
 }
 
-// hashValue reads the value of a field, as it stands in a group.
+// hashValue reads the value of a field, and returns it in its form for a group.
 func (p *parser) hashValue() []byte {
 	t := p.text()
 	if t.size <= maxInline {
@@ -397,7 +396,7 @@ func (p *parser) hashValue() []byte {
 	return append([]byte{elsewhere}, ref...)
 }
 
-// sliceWriter keeps what is written to it.
+// sliceWriter appends what is written to it.
 type sliceWriter []byte
 
 func (s *sliceWriter) Write(b []byte) (int, error) {
@@ -405,7 +404,7 @@ func (s *sliceWriter) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// pairs calls f with every two elements.
+// pairs returns a function that calls f with every two elements.
 func pairs(f func(key, value []byte) error) func([]byte) error {
 	var key []byte
 	odd := false
@@ -442,7 +441,7 @@ func (p *parser) zset(mark byte) {
 	p.sorted(true)
 }
 
-// oldDouble is a number as text, with a length of one byte.
+// oldDouble reads a number as text, with a length of one byte.
 func (p *parser) oldDouble() []byte {
 	switch n := p.byte(); n {
 	case 253:
@@ -456,7 +455,7 @@ func (p *parser) oldDouble() []byte {
 	}
 }
 
-// score makes a number that is text its eight bytes.
+// score converts a number as text to eight bytes.
 func (p *parser) score(text []byte) []byte {
 	f, err := strconv.ParseFloat(string(text), 64)
 	if err != nil {
@@ -465,9 +464,9 @@ func (p *parser) score(text []byte) []byte {
 	return binary.LittleEndian.AppendUint64(nil, math.Float64bits(f))
 }
 
-// stream reads a stream with its groups. When a consumer was last seen is no
-// part of the state: looking for nothing changes it. Nor is how many entries a
-// group has read: a server that replays its log after a crash no longer knows.
+// stream reads a stream with its groups. The state excludes the time when a consumer was last seen, because a read without a
+// result changes it. It also excludes how many entries a group has read, because a server that replays its log after a crash
+// does not know this number.
 func (p *parser) stream(mark byte) {
 	number := func() int64 {
 		n := p.count()
@@ -480,7 +479,7 @@ func (p *parser) stream(mark byte) {
 	}
 	numbers := 3 // length, and the last id
 	if mark >= typeStream2 {
-		numbers += 5 // the first id, the greatest that was deleted, how many were added
+		numbers += 5 // first id (2), greatest deleted id (2), number of added entries (1)
 	}
 	for range numbers {
 		number()

@@ -7,7 +7,7 @@ import (
 	"strconv"
 )
 
-// fail remembers the first error.
+// fail records the first error.
 func (p *parser) fail(err error) {
 	if p.err == nil {
 		if errors.Is(err, io.EOF) {
@@ -19,7 +19,7 @@ func (p *parser) fail(err error) {
 
 func (p *parser) byte() byte { return p.take(1)[0] }
 
-// take reads n bytes. After an error it gives zeros, at least eight.
+// take reads n bytes. After an error it returns at least eight zeros.
 func (p *parser) take(n int64) []byte {
 	if n < 0 || n > maxPacked {
 		p.fail(badSnapshot("a length makes no sense"))
@@ -32,7 +32,7 @@ func (p *parser) take(n int64) []byte {
 		}
 		p.fail(err)
 	}
-	if p.err == nil { // memory only for what really comes
+	if p.err == nil { // allocates memory only as data arrives
 		b := make(sliceWriter, 0, 64<<10)
 		_, err := io.CopyN(&b, p.r, n)
 		if err == nil {
@@ -43,7 +43,7 @@ func (p *parser) take(n int64) []byte {
 	return make([]byte, 24)
 }
 
-// length reads a length, or says that the string is packed in the way special.
+// length reads a length. If special is true, the string has a special encoding, whose number is n.
 func (p *parser) length() (n int64, special bool) {
 	switch b := p.byte(); {
 	case p.err != nil:
@@ -63,7 +63,7 @@ func (p *parser) length() (n int64, special bool) {
 	return 0, false
 }
 
-// count reads a number of things, or any other number.
+// count reads a number, for example of elements.
 func (p *parser) count() int64 {
 	n, special := p.length()
 	if special {
@@ -73,14 +73,14 @@ func (p *parser) count() int64 {
 	return n
 }
 
-// text is a string whose head was read: it is short, or comes next, as it is or packed.
+// text is a string whose head was read. Its content is short, or follows in the file, plain or packed.
 type text struct {
 	size   int64
-	packed int64 // bytes of LZF that come; 0: none
+	packed int64 // length of the LZF data that follows; 0: the content is not packed
 	short  []byte
 }
 
-// text reads the head of a string, in whichever way it is packed.
+// text reads the head of a string in any encoding.
 func (p *parser) text() text {
 	n, special := p.length()
 	if !special {
@@ -112,7 +112,7 @@ func (p *parser) text() text {
 	return text{size: int64(len(short)), short: short}
 }
 
-// copy writes a string to w as it comes.
+// copy writes a string to w as it arrives.
 func (p *parser) copy(t text, w io.Writer) {
 	if p.err != nil {
 		return
@@ -129,7 +129,7 @@ func (p *parser) copy(t text, w io.Writer) {
 	p.fail(err)
 }
 
-// string reads a string that has to be held whole.
+// string reads a string of at most maxName bytes.
 func (p *parser) string() []byte { return p.whole(maxName, errLongName) }
 
 func (p *parser) whole(most int64, tooLong error) []byte {
@@ -142,7 +142,7 @@ func (p *parser) whole(most int64, tooLong error) []byte {
 	return b
 }
 
-// sub reads a string and calls f for each element that is packed in it.
+// sub reads a packed value and calls f for each element.
 func (p *parser) sub(decode func([]byte, func([]byte) error) error, f func([]byte) error) {
 	b := p.whole(maxPacked, errLongPacked)
 	if p.err == nil {

@@ -1,13 +1,12 @@
 // Package redis is the driver for a Redis server, with all of its databases.
 //
-// It uses no file of the server and no program. It captures as a replica does, by requesting the server's
-// own snapshot (RDB), and restores as a master does, by being the server's master until the server has
-// loaded a snapshot. While the server replicates, clients cannot write, and the first message of the server
-// is the position at which its own data ended: so a restore begins exactly at the expected state, or not at
-// all. DESIGN.md has the invariants.
+// It uses no file of the server and no program. To capture, it acts as a replica and requests the server's own snapshot (RDB).
+// To restore, it acts as a master until the server has loaded a snapshot. While the server replicates, clients cannot write,
+// and the server's first message has the position at which its own data ended. So a restore replaces exactly the expected
+// state, or nothing. DESIGN.md lists the invariants.
 //
-// The package has an RDB reader of its own because a hostile server may send values of any size: each is digested as it
-// comes, in bounded memory, and is never held whole.
+// The package has its own RDB reader because a hostile server may send values of any size. The reader digests each value as it
+// arrives, with bounded memory.
 package redis
 
 import (
@@ -23,32 +22,30 @@ import (
 
 const driverName = "redis"
 
-// Config says which server a driver is bound to.
+// Config names the server of a driver.
 type Config struct {
-	App, Name string // name its snapshots in Store; no slashes
-	// DSN is redis://[user[:password]@]host[:port][/db], rediss:// for TLS; ?socket=PATH
-	// names a unix socket instead of a host. The app uses the database db; a capture always holds all
-	// databases of the server.
+	App, Name string // identify its snapshots in Store; no slashes
+	// DSN is redis://[user[:password]@]host[:port][/db], or rediss:// for TLS; ?socket=PATH names a unix socket instead of a
+	// host. The app uses the database db. A capture always has all databases of the server.
 	DSN      string
-	StateDir string // absolute, the daemon's own, for this driver alone: switches under way
+	StateDir string // absolute; a folder of the daemon for this driver alone, with the switches under way
 	Store    *cas.Store
-	// Owner is the user with whose rights the driver reaches the server.
+	// Owner is the user with whose rights the driver connects to the server.
 	Owner privsep.User
-	// Callback is how the server reaches the driver; nil: at the address from which the driver reaches the server.
+	// Callback is the way from the server to the driver; nil: the address from which the driver connects to the server.
 	Callback *Callback
-	// Timeout bounds how long the server may be silent; 0 means 60 s.
+	// Timeout bounds how long the server may be silent. Default: 60 s.
 	Timeout   time.Duration
 	Failpoint failpoint.Hook // for tests
 }
 
-// Driver captures and restores one server. For a capture the server forks and writes the state of that
-// moment.
+// Driver captures and restores one server. For a capture, the server forks and writes the state of that moment.
 type Driver struct {
 	*database.Driver[plan, *plan]
 	cfg     Config
 	server  address
 	records *database.Records
-	last    string // the root of the newest capture of this process
+	last    string // name of the root of this process's newest capture
 }
 
 var (

@@ -21,8 +21,8 @@ import (
 var errBrokenOff = errs.New(errs.Failed, "", "the server broke off the transfer").
 	WithHint("look into the server's log: is its disk full?")
 
-// serve acts as master for the one replica that knows the password, until that replica disconnects. It does
-// not answer other clients.
+// serve acts as a master for the first replica that sends the password, until that replica disconnects. It does not serve other
+// clients.
 func (m *master) serve(ctx context.Context) error {
 	if l, ok := m.Listener.(interface{ SetDeadline(time.Time) error }); ok {
 		if err := l.SetDeadline(time.Now().Add(callBack)); err != nil {
@@ -50,7 +50,7 @@ func (m *master) serve(ctx context.Context) error {
 	select {
 	case c := <-known:
 		defer c.close()
-		_ = m.Close() // nobody else is waited for
+		_ = m.Close() // no other connection is accepted
 		return m.lead(c)
 	case err := <-failed:
 		if errors.Is(err, os.ErrDeadlineExceeded) {
@@ -61,7 +61,7 @@ func (m *master) serve(ctx context.Context) error {
 	}
 }
 
-// admit passes on a connection that has sent the password.
+// admit sends a connection to known once it has sent the password.
 func (m *master) admit(ctx context.Context, raw net.Conn, known chan<- *conn) {
 	c := wrap(ctx, raw, m.silence)
 	for {
@@ -89,8 +89,7 @@ func (m *master) admit(ctx context.Context, raw net.Conn, known chan<- *conn) {
 	c.close()
 }
 
-// command reads a command, a list of strings. While loading, a replica sends empty lines, which command
-// skips.
+// command reads a command, which is a list of strings. It skips the empty lines that a replica sends while it loads.
 func (c *conn) command() ([]string, error) {
 	for {
 		b, err := c.r.ReadByte()
@@ -156,8 +155,8 @@ func (m *master) lead(c *conn) error {
 	}
 }
 
-// give sends the snapshot. A master that becomes a replica first asks to continue at next, the position
-// after the end of its own data.
+// give sends the snapshot. A master that becomes a replica first asks to continue at next, the position after the end of its
+// own data. The error is errMoved if that is not the expected position.
 func (m *master) give(c *conn, id, next string) error {
 	if m.from != nil && (id != m.from.ID || next != strconv.FormatInt(m.from.Offset+1, 10)) {
 		return errMoved
@@ -189,7 +188,7 @@ type writerFunc func(p []byte) (int, error)
 
 func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
 
-// newID returns a random replication id, which no server has.
+// newID returns a random replication id, which differs from that of any server.
 func newID() string {
 	var p [20]byte
 	_, _ = rand.Read(p[:]) // never fails

@@ -5,7 +5,7 @@ import (
 	"strconv"
 )
 
-// EstimateSize is what the server's data takes in its memory.
+// EstimateSize returns the size of the server's data in its memory.
 func (d *Driver) EstimateSize(ctx context.Context) (size int64, err error) {
 	err = d.Do(ctx, "estimate database size", func() error {
 		c, err := d.dial(ctx)
@@ -19,7 +19,7 @@ func (d *Driver) EstimateSize(ctx context.Context) (size int64, err error) {
 		}
 		size, err = strconv.ParseInt(m["used_memory_dataset"], 10, 64)
 		if err != nil {
-			size = 0 // such a server does not say
+			size = 0 // the server does not report it
 		}
 		return nil
 	})

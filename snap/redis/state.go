@@ -10,7 +10,7 @@ import (
 	"mulligan/snap/database"
 )
 
-// meta is what a snapshot's root says of it.
+// meta is the metadata in a snapshot's root.
 type meta struct {
 	Hash     string   `json:"hash"`
 	Position position `json:"position"` // of the server when it was captured
@@ -31,18 +31,16 @@ func parseMeta(root cas.Root) (m meta, h snap.Hash, err error) {
 	return m, h, err
 }
 
-// Chunks of an RDB file end where its bytes say so, so that a key that grows
-// moves the cuts no further than the next of them.
+// The content of an RDB file decides where its chunks end, so a key that grows affects chunks only up to the next cut.
 const (
 	minChunk  = 16 << 10
 	maxChunk  = 512 << 10
-	cutMask   = 1<<16 - 1 // on average after 64 KiB more
-	hashShift = 48        // the topmost bits of the rolling hash know the last 64 bytes
+	cutMask   = 1<<16 - 1 // on average a chunk ends after 64 KiB more
+	hashShift = 48        // the top bits of the rolling hash depend on the last 64 bytes
 )
 
-// gear is a table of random numbers for the rolling hash, one for each byte
-// (W. Xia et al., "Ddelta: A deduplication-inspired fast delta compression
-// approach", 2014). It is part of the format only in so far as other cuts share less.
+// gear is a table of random numbers for the rolling hash, one for each byte (W. Xia et al., "Ddelta: A deduplication-inspired
+// fast delta compression approach", 2014). Other numbers would only make new snapshots share fewer chunks with old ones.
 var gear = func() (t [256]uint64) {
 	x := uint64(0x9e3779b97f4a7c15)
 	for i := range t { // splitmix64
@@ -55,7 +53,7 @@ var gear = func() (t [256]uint64) {
 	return t
 }()
 
-// storer puts what is written to it into a batch.
+// storer stores the bytes that are written to it in a batch.
 type storer struct {
 	chunks *cas.ChunkWriter
 	buf    []byte
@@ -66,7 +64,7 @@ func newStorer(b *cas.Batch) *storer {
 	return &storer{chunks: b.Chunks(), buf: make([]byte, 0, maxChunk)}
 }
 
-// Write stores the chunks that p completes.
+// Write stores the chunks that are complete.
 func (s *storer) Write(p []byte) (int, error) {
 	for _, c := range p {
 		s.buf = append(s.buf, c)
@@ -86,7 +84,7 @@ func (s *storer) cut() error {
 	return err
 }
 
-// node ends the content and stores the node of all of it.
+// node stores the rest and returns the node of the whole content.
 func (s *storer) node() (cas.Hash, error) {
 	if len(s.buf) > 0 {
 		if err := s.cut(); err != nil {
@@ -96,14 +94,13 @@ func (s *storer) node() (cas.Hash, error) {
 	return s.chunks.End([]byte("mulligan redis 1"))
 }
 
-// content reads a stored RDB file.
+// content returns a reader of a stored RDB file.
 func (d *Driver) content(ctx context.Context, root cas.Root) (io.Reader, error) {
 	_, lists, err := d.cfg.Store.Node(root.Hash)
 	return d.cfg.Store.Chunks(ctx, lists), database.Damaged(err)
 }
 
-// scanStored reads a stored snapshot and checks it against its hash. The caller
-// must close what it gives.
+// scanStored reads a stored snapshot and checks its hash. The caller must close the result.
 func (d *Driver) scanStored(ctx context.Context, root cas.Root, each func(item) error) (*scanned, error) {
 	_, hash, err := parseMeta(root)
 	if err != nil {

@@ -12,11 +12,10 @@ import (
 	"mulligan/snap/database"
 )
 
-// Every step first puts the server's settings back, in case a process died while the server replicated from
-// it.
+// Each step first restores the server's settings, because a process may have died while the server replicated from it.
 
-// same reports whether the live state is the stored one, except for keys that have expired since. gone is
-// the number of stored keys that expired.
+// same reports whether the live state is the stored one, except for keys that have expired since. gone is the number of stored
+// keys that have expired.
 func (d *Driver) same(ctx context.Context, live summary, root cas.Root) (same bool, gone int, err error) {
 	_, hash, err := parseMeta(root)
 	if err != nil || live.hash() == hash {
@@ -36,8 +35,8 @@ func (d *Driver) same(ctx context.Context, live summary, root cas.Root) (same bo
 	return err == nil && got == want, gone, err
 }
 
-// atBase returns the server's position and whether its data is the base's. It does not read the data if the
-// position proves it.
+// atBase returns the server's position, and whether its data is the base's. It does not read the data if the position proves
+// that.
 func (d *Driver) atBase(ctx context.Context, base cas.Root) (at position, is bool, err error) {
 	m, _, err := parseMeta(base)
 	if err != nil {
@@ -98,8 +97,8 @@ func (d *Driver) alreadyAt(ctx context.Context, p *plan, target cas.Root) (bool,
 	return is, err
 }
 
-// tries bounds how often the server's position may advance without a change of data while it is told to
-// replicate: pings to its replicas do that.
+// tries bounds how often replace tries again. The server's position may advance without a change of data while the server is
+// told to replicate, for example by pings to its replicas.
 const tries = 5
 
 // replace makes the server load the target if its data is the base.
@@ -120,9 +119,9 @@ func (d *Driver) replace(ctx context.Context, p *plan, target, base cas.Root) er
 	return snap.Changed("", "the server at "+d.server.String())
 }
 
-// callOff returns the plan to Prepared after a failed Commit if the server still has its data at position
-// at; otherwise Undo must restore it. A server that is a master again remembers the history of its data:
-// its own earlier one, or that of the master from which it replicated.
+// callOff returns the plan to Prepared after a failed Commit if the server still has its data at position at. Otherwise Undo
+// must restore the data. A server that is a master again remembers the previous history of its data, which is either its own or
+// that of the master from which it replicated.
 func (d *Driver) callOff(ctx context.Context, p *plan, at position, failed error) error {
 	if failed == nil || p.Phase != database.Committing || p.Lead != nil {
 		return nil
@@ -131,7 +130,7 @@ func (d *Driver) callOff(ctx context.Context, p *plan, at position, failed error
 	defer cancel()
 	c, err := d.dial(ctx)
 	if err != nil {
-		return nil // Commit's own error is returned
+		return nil // Commit returns its own error
 	}
 	defer c.close()
 	r, err := c.info("replication")
@@ -156,7 +155,7 @@ func (e engine) Undo(ctx context.Context, p *plan, _, base cas.Root) error {
 	return e.d.awaitPersisted(ctx)
 }
 
-// ReadBack reads the live state. Keys that have expired since want was captured count as equal.
+// ReadBack reads the live state. Keys that have expired since the capture of want count as equal.
 func (e engine) ReadBack(ctx context.Context, p *plan, want cas.Root) (hash snap.Hash, notes []string, err error) {
 	if err := e.d.letGo(ctx, p); err != nil {
 		return hash, nil, err

@@ -15,12 +15,12 @@ import (
 type summary struct {
 	at      position
 	size    int64
-	read    time.Time // by the server's clock, at or after the snapshot
+	read    time.Time // time of the server's clock, at or after the snapshot
 	scanned *scanned
 }
 
-// read requests a snapshot from the server, as a replica does, copies it to w, and passes its keys to each.
-// The server forks at once; at is the position of that moment. The caller must close the result's scanned.
+// read requests a snapshot from the server as a replica does, copies it to w, and calls each for its keys. The server forks at
+// once; at is the position of that moment. The caller must close the result's scanned.
 func (d *Driver) read(ctx context.Context, w io.Writer, each func(item) error) (s summary, err error) {
 	c, err := d.dial(ctx)
 	if err != nil {
@@ -49,11 +49,11 @@ func (d *Driver) read(ctx context.Context, w io.Writer, each func(item) error) (
 	return s, err
 }
 
-// fullSync starts a replication from the beginning and returns the size of the snapshot that follows on the
-// connection. It does not offer to take a snapshot of unknown size (capa eof): servers would then wait for
-// more replicas first.
+// fullSync starts a replication from the beginning and returns the size of the snapshot, which follows on the connection, and
+// its position. It does not announce support for snapshots of unknown size (capa eof), because servers would then wait for more
+// replicas first.
 func (c *conn) fullSync() (size int64, at position, err error) {
-	// A server that knows rdb-only sends no commands after the snapshot. Others refuse it.
+	// A server that supports rdb-only sends no commands after the snapshot. Other servers answer with an error.
 	if _, err := c.do("REPLCONF", "rdb-only", "1"); err != nil {
 		if _, ok := err.(serverError); !ok {
 			return 0, at, err
