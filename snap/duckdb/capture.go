@@ -9,13 +9,13 @@ import (
 	"mulligan/snap/database"
 )
 
-// Read stores both files.
+// Read reads and stores both files.
 func (e engine) Read(ctx context.Context, b *cas.Batch) (database.State, error) {
 	l, err := e.d.open()
 	if err != nil {
 		return database.State{}, err
 	}
-	defer l.dir.Close() // what was written was synced
+	defer l.dir.Close() // it was only read
 	var contents []cas.Hash
 	s, err := e.d.read(ctx, l, func() sink {
 		contents = nil
@@ -32,7 +32,7 @@ func (e engine) Read(ctx context.Context, b *cas.Batch) (database.State, error) 
 	return database.State{Node: node, Hash: s.hash(), Meta: map[string]string{"hash": s.hash().String()}}, err
 }
 
-// CheckStored compares the state with the hash of its root. The store checks the contents.
+// CheckStored compares the state with the hash in its root. The store checks the contents.
 func (e engine) CheckStored(_ context.Context, root cas.Root, _ snap.Depth) error {
 	s, err := e.d.load(root)
 	if err != nil {
@@ -41,7 +41,7 @@ func (e engine) CheckStored(_ context.Context, root cas.Root, _ snap.Depth) erro
 	return database.Has(root, s.hash())
 }
 
-// write writes a stored content.
+// write writes a stored content to to.
 func (d *Driver) write(content cas.Hash, to io.Writer) error {
 	r, err := d.cfg.Store.OpenStream(content)
 	if err != nil {

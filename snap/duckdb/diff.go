@@ -21,11 +21,11 @@ import (
 	"mulligan/snap/database"
 )
 
-// Diff says what happened to the database between two states.
+// Diff describes the changes of the database from one state to another.
 func (d *Driver) Diff(ctx context.Context, from, to snap.SnapshotID, paths []string) (list []snap.Change, err error) {
 	const op = "compare database snapshots"
 	err = d.Do(ctx, op, func() error {
-		b := d.cfg.Store.Begin() // the live state is put here, and never committed
+		b := d.cfg.Store.Begin() // for the live state; it is never committed
 		defer b.Discard()
 		var sides [2]stored
 		for i, id := range []snap.SnapshotID{from, to} {
@@ -51,7 +51,7 @@ func (d *Driver) Diff(ctx context.Context, from, to snap.SnapshotID, paths []str
 	}), err
 }
 
-// changes says what happened from a to b: to tables, where a program can tell, else to the file.
+// changes describes the changes from a to b: of tables if a program can read them, and otherwise of the file.
 func (d *Driver) changes(ctx context.Context, a, b stored) ([]snap.Change, error) {
 	if a.hash() == b.hash() {
 		return nil, nil
@@ -79,10 +79,10 @@ func (s state) size() (n uint64) {
 	return n
 }
 
-// askTime bounds one answer of a program, and askMost is how many bytes it may have.
+// askTime bounds the time for an answer of the program, and askMost its size in bytes.
 const askTime, askMost = time.Minute, 16 << 20
 
-// ask has the program answer a question about a copy of a database.
+// ask runs the program on a copy of a database with a statement, and decodes its answer.
 func (d *Driver) ask(ctx context.Context, copied, sql string, into any) error {
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
@@ -96,7 +96,7 @@ func (d *Driver) ask(ctx context.Context, copied, sql string, into any) error {
 		return err
 	}
 	err = json.NewDecoder(io.LimitReader(out, askMost)).Decode(into)
-	cancel() // what it prints behind the rows is of no interest
+	cancel() // output after the rows is ignored
 	_ = cmd.Wait()
 	return err
 }
@@ -109,10 +109,10 @@ const objectsSQL = `SELECT schema_name AS schema, table_name AS name, 'TABLE' AS
 	UNION ALL SELECT schema_name, index_name, 'INDEX', sql, NULL FROM duckdb_indexes()
 	UNION ALL SELECT schema_name, sequence_name, 'SEQUENCE', sql, NULL FROM duckdb_sequences() WHERE NOT temporary ORDER BY 1, 2`
 
-// rowsSQL counts a table's rows, and adds up their hashes, so that their order does not matter.
+// rowsSQL returns the number of a table's rows and the sum of their hashes, which does not depend on their order.
 const rowsSQL = "SELECT count(*)::VARCHAR AS n, coalesce(sum(hash(t)::HUGEINT), 0)::VARCHAR AS sum FROM %s AS t"
 
-// describe lists what a stored database consists of.
+// describe returns the objects of a stored database.
 func (d *Driver) describe(ctx context.Context, s stored) (list []database.Object, err error) {
 	dir, err := os.MkdirTemp("", "mulligan-duckdb-")
 	if err != nil {
@@ -133,7 +133,7 @@ func (d *Driver) describe(ctx context.Context, s stored) (list []database.Object
 			return nil, err
 		}
 	}
-	// Last: till then nobody but the daemon may put anything there.
+	// The folder's owner is changed last, because until then only the daemon can put anything there.
 	if err = os.Chown(dir, d.cfg.Owner.UID, d.cfg.Owner.GID); err == nil {
 		err = d.ask(ctx, copied, objectsSQL, &found)
 	}

@@ -1,12 +1,11 @@
 // Package duckdb is the driver for one DuckDB database of an app: its file, and the log beside it.
 //
-// It opens neither with DuckDB. A snapshot is the bytes of the two at one moment, which the driver
-// knows from the files' times: a state that a DuckDB which died at that moment would find, and
-// recovers from. A restore takes the lock that DuckDB itself takes, so that no process has the
-// database open, and puts both files back.
+// It does not open the two with DuckDB. A snapshot is their bytes at one moment, which the driver ensures by means of the
+// files' times. This is the state after a crash of DuckDB at that moment, from which DuckDB recovers. A restore takes the same
+// lock as DuckDB, so that no process has the database open, and replaces both files.
 //
-// Where a DuckDB program is named, tables and rows are compared by asking it, with the owner's
-// rights and on copies. No configuration reaches this driver yet.
+// If a DuckDB program is configured, the driver compares tables and rows by running it with the owner's rights on copies. No
+// configuration reaches this driver yet.
 package duckdb
 
 import (
@@ -25,16 +24,16 @@ import (
 	"mulligan/snap/database"
 )
 
-// Config says which database a driver is bound to.
+// Config names the database of a driver.
 type Config struct {
-	App, Name string // name its snapshots in Store; no slashes
-	Dir       string // absolute folder, trusted: the workspace, or the folder of a database outside it
-	Path      string // of the database, relative to Dir; nothing in it is trusted
-	StateDir  string // the daemon's own, for this driver alone: switches under way
+	App, Name string // identify its snapshots in Store; no slashes
+	Dir       string // absolute path of a trusted folder: the workspace, or the folder of a database outside of it
+	Path      string // path of the database relative to Dir; not trusted
+	StateDir  string // a folder of the daemon for this driver alone, with the switches under way
 	Store     *cas.Store
-	Owner     privsep.User // whose the files must be, and who Program is run as
-	// Program is run with the path of a database and a statement behind its arguments, and prints the
-	// rows as JSON, as "duckdb -readonly -json" does. Without one, comparisons only tell sizes.
+	Owner     privsep.User // owner that the files must have, and user that runs Program
+	// Program is run with the path of a database and a statement as additional arguments, and prints the rows as JSON, as
+	// "duckdb -readonly -json" does. Without a program, comparisons only show sizes.
 	Program   []string
 	Failpoint failpoint.Hook // for tests
 }
@@ -46,7 +45,7 @@ type Driver struct {
 	records *database.Records
 }
 
-// New makes the driver; it does not look at the database.
+// New returns a driver. It does not access the database.
 func New(cfg Config) (*Driver, error) {
 	const op = "open duckdb driver"
 	if !filepath.IsAbs(cfg.Dir) || !filepath.IsLocal(cfg.Path) || filepath.Clean(cfg.Path) != cfg.Path || cfg.Path == "." {
@@ -64,14 +63,14 @@ func New(cfg Config) (*Driver, error) {
 	return d, nil
 }
 
-// state is what lies at the database's two names.
+// state is the state of the database's files.
 type state struct {
 	Entries []entry `json:"entries"`
 }
 
-// entry is one of the files.
+// entry is one file of the database.
 type entry struct {
-	Suffix  string `json:"suffix"` // "" is the database, ".wal" its log
+	Suffix  string `json:"suffix"` // "" for the database, ".wal" for its log
 	Mode    uint32 `json:"mode"`
 	UID     uint32 `json:"uid"`
 	GID     uint32 `json:"gid"`
@@ -79,11 +78,11 @@ type entry struct {
 	Content string `json:"content"` // BLAKE3 in hex
 }
 
-// suffixes are the names beside each other that belong to a database.
+// suffixes are the suffixes of the files that belong to a database.
 var suffixes = []string{"", ".wal"}
 
-// between reports whether each file is as in one of the two states, or is not there: what a
-// restore leaves that was cut short.
+// between reports whether each file equals that of one of the two states, or is missing: an interrupted restore leaves such a
+// state.
 func (s state) between(a, b state) bool {
 	return !slices.ContainsFunc(s.Entries, func(e entry) bool { return !slices.Contains(a.Entries, e) && !slices.Contains(b.Entries, e) })
 }
@@ -103,7 +102,7 @@ type stored struct {
 	contents []cas.Hash // streams, one for each entry
 }
 
-// load reads what a snapshot's root holds.
+// load reads the state of a snapshot.
 func (d *Driver) load(root cas.Root) (s stored, err error) {
 	data, refs, err := d.cfg.Store.Node(root.Hash)
 	if err != nil {
@@ -117,7 +116,7 @@ func (d *Driver) load(root cas.Root) (s stored, err error) {
 	return s, errs.Wrap(errs.Corrupt, "read a snapshot", err)
 }
 
-// engine is the driver, as the steps of captures and switches see it.
+// engine implements the steps of captures and switches for Driver.
 type engine struct{ d *Driver }
 
 // Classify gives err a kind and a hint.

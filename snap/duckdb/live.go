@@ -17,14 +17,14 @@ import (
 	"mulligan/snap/filetime"
 )
 
-// errMoved says that a file changed while it was read.
+// errMoved means that a file changed while it was read.
 var errMoved = errors.New("the files changed while they were read")
 
-// live is the folder of the database, and its name in it.
+// live is the folder of the database, with the name of its file.
 type live struct {
 	dir  *beneath.Root
 	name string
-	uid  int // whose the files must be; -1 for anybody
+	uid  int // owner that the files must have; -1: any
 }
 
 func (d *Driver) open() (l live, err error) {
@@ -32,14 +32,14 @@ func (d *Driver) open() (l live, err error) {
 	if err != nil {
 		return l, err
 	}
-	defer root.Close() // only read
+	defer root.Close() // it was only read
 	l.uid = d.cfg.Owner.UID
 	l.dir, l.name, err = root.Parent(d.cfg.Path)
 	return l, err
 }
 
-// stat describes one of the files, without the time of its last reading; the zero value where
-// there is none.
+// stat returns the state of one of the files without its access time, or the zero value if the file does not exist. It returns
+// an error if the file is not a regular file of the app's owner.
 func (l live) stat(suffix string) (st unix.Stat_t, err error) {
 	err = unix.Fstatat(l.dir.FD(), l.name+suffix, &st, unix.AT_SYMLINK_NOFOLLOW)
 	st.Atim = unix.Timespec{}
@@ -54,14 +54,14 @@ func (l live) stat(suffix string) (st unix.Stat_t, err error) {
 	return st, err
 }
 
-// sink takes the content of a file, and says how many bytes that were.
+// sink consumes the content of a file, and returns the number of its bytes.
 type sink func(r io.Reader) (int64, error)
 
-// tries is how often files that change meanwhile are read.
+// tries bounds how often the files are read again because they changed meanwhile.
 const tries = 5
 
-// read reads both files as they are at one moment. Their contents go to what each returns, which
-// is called before each try.
+// read reads both files as they are at one moment. It calls each before each try, and the sink that each returns consumes the
+// contents.
 func (d *Driver) read(ctx context.Context, l live, each func() sink) (s state, err error) {
 	for range tries {
 		if s, err = d.tryRead(ctx, l, each()); !errors.Is(err, errMoved) {
@@ -71,15 +71,14 @@ func (d *Driver) read(ctx context.Context, l live, each func() sink) (s state, e
 	return s, snap.Changed("", "database "+d.cfg.Path)
 }
 
-// present reads the live state, and keeps none of it.
+// present reads the live state without keeping the contents.
 func (d *Driver) present(ctx context.Context, l live) (state, error) {
 	return d.read(ctx, l, func() sink {
 		return func(r io.Reader) (int64, error) { return io.Copy(io.Discard, r) }
 	})
 }
 
-// tryRead fails with errMoved unless nothing was written to either file from before the first
-// byte was read until after the last one.
+// tryRead returns errMoved unless both files stay unchanged from before the first byte is read until after the last one.
 func (d *Driver) tryRead(ctx context.Context, l live, to sink) (s state, err error) {
 	s.Entries = []entry{}
 	before, err := l.awaitReliableTimes(ctx)
@@ -98,8 +97,8 @@ func (d *Driver) tryRead(ctx context.Context, l live, to sink) (s state, err err
 	return s, errs.Also(err, d.cfg.Failpoint.At("capture: read"))
 }
 
-// awaitReliableTimes waits until a write to either file would leave another time than the file has, and
-// describes the files. It fails with errMoved where they are written to all the time.
+// awaitReliableTimes waits until any later write to a file would change its times, and then returns the states of the files. It
+// returns errMoved if they are written to continuously.
 func (l live) awaitReliableTimes(ctx context.Context) (now [2]unix.Stat_t, err error) {
 	for began := time.Now(); time.Since(began) < filetime.Coarsest+time.Second; time.Sleep(filetime.Tick / 2) {
 		at, quiet := time.Now(), true
@@ -126,8 +125,8 @@ func (l live) readFile(ctx context.Context, suffix string, st unix.Stat_t, to si
 	if err != nil {
 		return e, err
 	}
-	defer f.Close()                                          // only read
-	defer context.AfterFunc(ctx, func() { _ = f.Close() })() // which ends the reading
+	defer f.Close()                                          // it was only read
+	defer context.AfterFunc(ctx, func() { _ = f.Close() })() // this ends the reading
 	h := blake3.New()
 	n, err := to(io.TeeReader(io.LimitReader(f, st.Size), h))
 	if ctx.Err() != nil {
@@ -140,8 +139,8 @@ func (l live) readFile(ctx context.Context, suffix string, st unix.Stat_t, to si
 	}, err
 }
 
-// lock takes the lock that DuckDB takes, so that no other process has the database open. Where
-// there is no database there is nothing to lock, and the file is nil.
+// lock takes the same lock as DuckDB, so that no other process has the database open. The error is of kind errs.Busy if one
+// has. The file is nil if there is no database.
 func (l live) lock() (*os.File, error) {
 	f, err := l.dir.OpenFile(l.name, unix.O_RDWR|unix.O_NONBLOCK, 0)
 	if errors.Is(err, unix.ENOENT) {

@@ -20,7 +20,7 @@ func (e engine) ends(target, base cas.Root) (to, from stored, err error) {
 	return to, from, err
 }
 
-// Plan says what differs.
+// Plan records the changes.
 func (e engine) Plan(ctx context.Context, p, _ *database.Plan, target, base cas.Root) error {
 	to, from, err := e.ends(target, base)
 	if err == nil {
@@ -29,7 +29,7 @@ func (e engine) Plan(ctx context.Context, p, _ *database.Plan, target, base cas.
 	return err
 }
 
-// Build reads all of the target, so that Commit finds it whole. Nothing lies beside the live state.
+// Build reads all of the target to check that it is complete. It builds nothing beside the live state.
 func (e engine) Build(ctx context.Context, _, _ *database.Plan, target, _ cas.Root) error {
 	return e.d.cfg.Store.Check(ctx, target.Name, true)
 }
@@ -50,13 +50,13 @@ func (e engine) ReadBack(ctx context.Context, _ *database.Plan, _ cas.Root) (sna
 	if err != nil {
 		return snap.Hash{}, nil, err
 	}
-	defer l.dir.Close() // what was written was synced
+	defer l.dir.Close() // all writes are synced
 	s, err := e.d.present(ctx, l)
 	return s.hash(), nil, err
 }
 
-// Commit puts the target's files in the place of the base's. Whoever still has the database open
-// would go on with the old file, so that is errs.Busy.
+// Commit replaces the base's files by the target's. The error is of kind errs.Busy if another process has the database open,
+// because that process would continue with the old file.
 func (e engine) Commit(ctx context.Context, p *database.Plan, target, base cas.Root) error {
 	to, from, err := e.ends(target, base)
 	if err != nil {
@@ -70,7 +70,7 @@ func (e engine) Commit(ctx context.Context, p *database.Plan, target, base cas.R
 	})
 }
 
-// Undo puts the base's files back.
+// Undo replaces the live files by the base's.
 func (e engine) Undo(ctx context.Context, p *database.Plan, _, base cas.Root) error {
 	from, err := e.d.load(base)
 	if err != nil {
@@ -79,19 +79,19 @@ func (e engine) Undo(ctx context.Context, p *database.Plan, _, base cas.Root) er
 	return e.d.exchange(ctx, p.ID, from, func(state) error { return nil })
 }
 
-// exchange makes the live state to, if agree agrees with what it is now. A state that is to already
-// stays as it is.
+// exchange makes the live state to, unless agree, called with the present state, returns an error. If the present state is to
+// already, exchange changes nothing.
 func (d *Driver) exchange(ctx context.Context, id snap.RestoreID, to stored, agree func(now state) error) error {
 	l, err := d.open()
 	if err != nil {
 		return err
 	}
-	defer l.dir.Close() // what was written was synced
+	defer l.dir.Close() // all writes are synced
 	held, err := l.lock()
 	if err != nil {
 		return err
 	}
-	defer held.Close() // with its lock; the file may be gone by then
+	defer held.Close() // this releases the lock; the file may have been removed by then
 	now, err := d.present(ctx, l)
 	if err != nil {
 		return err
@@ -102,9 +102,8 @@ func (d *Driver) exchange(ctx context.Context, id snap.RestoreID, to stored, agr
 	return d.install(ctx, l, id, to)
 }
 
-// install removes the log first, then puts the database in its place, and then the log: at no
-// moment does a log lie beside a database that it does not belong to. Between these steps the state
-// is neither, which the plan tells.
+// install removes the log first, then replaces the database, and then writes the new log. So a log is never beside a database
+// that it does not belong to. Between these steps the live state is neither base nor target, which the plan records.
 func (d *Driver) install(ctx context.Context, l live, id snap.RestoreID, to stored) error {
 	if err := l.unlink(l.name + ".wal"); err != nil {
 		return err
@@ -117,12 +116,12 @@ func (d *Driver) install(ctx context.Context, l live, id snap.RestoreID, to stor
 			return err
 		}
 	}
-	for i, e := range to.Entries { // the database is the first
+	for i, e := range to.Entries { // the database comes first
 		f, err := d.put(ctx, l, id, e, to.contents[i])
 		if err != nil {
 			return err
 		}
-		defer f.Close() // which keeps the database locked until the log is there too
+		defer f.Close() // the database stays locked until the log is written too
 		if err := d.cfg.Failpoint.At("replace: renamed"); err != nil {
 			return err
 		}
@@ -130,7 +129,7 @@ func (d *Driver) install(ctx context.Context, l live, id snap.RestoreID, to stor
 	return nil
 }
 
-// unlink removes a file from the folder, durably; one that is not there is no error.
+// unlink removes a file from the folder durably. A missing file is not an error.
 func (l live) unlink(name string) error {
 	if err := unix.Unlinkat(l.dir.FD(), name, 0); err != nil && !errors.Is(err, unix.ENOENT) {
 		return err
@@ -138,10 +137,10 @@ func (l live) unlink(name string) error {
 	return unix.Fsync(l.dir.FD())
 }
 
-// tempName is the file beside the database that a restore writes.
+// tempName returns the name of the temporary file that a restore writes beside the database.
 func tempName(id snap.RestoreID) string { return ".mulligan-" + string(id) }
 
-// put writes a new file and renames it into its place.
+// put writes a temporary file and renames it to the entry's name. It returns the open file, which is locked.
 func (d *Driver) put(ctx context.Context, l live, id snap.RestoreID, e entry, content cas.Hash) (f *os.File, err error) {
 	temp := tempName(id)
 	if err := l.unlink(temp); err != nil {
@@ -169,22 +168,21 @@ func (d *Driver) put(ctx context.Context, l live, id snap.RestoreID, e entry, co
 	return f, unix.Fsync(l.dir.FD())
 }
 
-// Drop removes what a restore that was cut short left beside the database, and where that is
-// neither base nor target, puts the base back.
+// Drop removes the temporary file of an interrupted restore. If the live state is neither base nor target, Drop restores the
+// base.
 func (e engine) Drop(ctx context.Context, p *database.Plan) (left []string, err error) {
 	l, err := e.d.open()
 	if err != nil {
 		return nil, err
 	}
-	defer l.dir.Close() // what was written was synced
+	defer l.dir.Close() // all writes are synced
 	if err := l.unlink(tempName(p.ID)); err != nil || p.Reached != database.Committing && p.Reached != database.Undoing {
 		return nil, err
 	}
 	return nil, e.mend(ctx, p, l)
 }
 
-// mend puts the base back where the live state is between base and target, as far as those are
-// still there.
+// mend restores the base if the live state is between base and target, and their snapshots still exist.
 func (e engine) mend(ctx context.Context, p *database.Plan, l live) error {
 	target, err1 := e.d.records.Snapshot("", p.Target)
 	base, err2 := e.d.records.Snapshot("", p.Base)
