@@ -1,6 +1,5 @@
-// Package pgtest starts real PostgreSQL servers for tests, from the host's own
-// packages: fresh clusters on loopback and on a unix socket, thrown away at the
-// end of the test. As root they run as the user postgres.
+// Package pgtest starts real PostgreSQL servers for tests from the host's own packages: new clusters on loopback and on a unix
+// socket, which are removed at the end of the test. As root they run as the user postgres.
 //
 //	c := pgtest.Start(t, pgtest.Options{})
 //	c.Psql(t, "postgres", "CREATE DATABASE app")
@@ -34,28 +33,28 @@ import (
 // Superuser is the role that owns the cluster. On the socket it needs no password.
 const Superuser = "postgres"
 
-// Options adjust a cluster; the zero value will do for most tests.
+// Options adjust a cluster. The zero value suffices for most tests.
 type Options struct {
-	// Dir is the folder to make the cluster in, for a test that needs a certain
-	// file system: a temporary folder if "". The server's user must be able to
-	// reach it. What Start makes in it is removed in the end.
+	// Dir is the parent folder of the cluster, for a test that needs a certain file system. Default: a temporary folder. The
+	// server's user must be able to reach it. Everything that Start makes in it is removed in the end.
 	Dir string
-	// Settings are added to postgresql.conf; values are quoted here.
+	// Settings are added to postgresql.conf. The values must not be quoted.
 	Settings map[string]string
 	// HBA replaces pg_hba.conf. By default sockets are trusted and loopback
-	// asks for a password (scram-sha-256).
+	// HBA replaces pg_hba.conf. By default, connections to the socket are trusted, and loopback requires a password
+	// (scram-sha-256).
 	HBA string
-	// Init are further arguments of initdb.
+	// Init are additional arguments of initdb.
 	Init []string
-	// Databases are there besides postgres from the beginning.
+	// Databases are created besides postgres.
 	Databases []string
-	// Slim leaves template0 out, which is a third of a fresh cluster.
+	// Slim leaves out template0, which is a third of a new cluster.
 	Slim bool
-	// Bin is the folder of the server's programs: the newest of the host's if "".
+	// Bin is the folder of the server's programs. Default: the newest on the host.
 	Bin string
 }
 
-// Cluster is a server together with its data. Methods are for one goroutine at a time.
+// Cluster is a server together with its data. Its methods are not safe for concurrent use.
 type Cluster struct {
 	DataDir string
 	Bin     string // folder of the server's programs
@@ -68,7 +67,7 @@ type Cluster struct {
 	run   *process // nil while stopped
 }
 
-// defaults make a small server that need not survive a power cut, only its own death.
+// defaults are the settings of a small server that need not survive a power cut.
 var defaults = map[string]string{
 	"fsync": "off", "shared_buffers": "32MB", "max_connections": "120", "listen_addresses": "127.0.0.1",
 	"log_line_prefix": "%m [%p] %d ", "logging_collector": "off", "timezone": "UTC", "password_encryption": "scram-sha-256",
@@ -76,8 +75,7 @@ var defaults = map[string]string{
 
 const defaultHBA = "local all all trust\nlocal replication all trust\nhost all all 127.0.0.1/32 scram-sha-256\n"
 
-// Start makes a cluster and starts it. Without PostgreSQL on the host the test
-// is skipped, or installs it; see testkit.Need.
+// Start makes a cluster and starts it. Without PostgreSQL on the host, the test is skipped, or installs it; see testkit.Need.
 func Start(t testing.TB, o Options) *Cluster {
 	t.Helper()
 	c := New(t, o)
@@ -85,14 +83,14 @@ func Start(t testing.TB, o Options) *Cluster {
 	return c
 }
 
-// New makes a cluster, and leaves starting it to the caller.
+// New makes a cluster without starting it.
 func New(t testing.TB, o Options) *Cluster {
 	t.Helper()
 	c := &Cluster{Bin: o.Bin}
 	if c.Bin == "" {
 		c.Bin = Bin(t)
 	}
-	if _, err := os.Stat(filepath.Join(c.Bin, "psql")); err != nil { // a package of the server alone
+	if _, err := os.Stat(filepath.Join(c.Bin, "psql")); err != nil { // Bin is of a package with the server only
 		c.tools = newest(t)
 	}
 	c.cred = credential(t)
@@ -105,8 +103,8 @@ func New(t testing.TB, o Options) *Cluster {
 	return c
 }
 
-// Memory is a folder on a file system in memory, where there is room: for tests that are not
-// about power cuts. "" is none.
+// Memory returns a folder on a file system in memory, for tests that are not about power cuts. It returns "" if less than 4 GiB
+// are free there.
 func Memory() string {
 	const dir, room = "/dev/shm", 4 << 30
 	var st unix.Statfs_t
@@ -116,8 +114,8 @@ func Memory() string {
 	return dir
 }
 
-// Bin is the folder of the server's programs: what MULLIGAN_TEST_POSTGRES says, or the newest of this host.
-// Without any, the test is skipped.
+// Bin returns the folder of the server's programs: the value of MULLIGAN_TEST_POSTGRES, or that of the newest version on this
+// host. Without one, the test is skipped.
 func Bin(t testing.TB) string {
 	t.Helper()
 	if dir := os.Getenv("MULLIGAN_TEST_POSTGRES"); dir != "" {
@@ -126,7 +124,7 @@ func Bin(t testing.TB) string {
 	return newest(t)
 }
 
-// newest is the folder of the newest server programs that Debian's packages brought.
+// newest returns the folder of the newest server programs from Debian's packages.
 func newest(t testing.TB) string {
 	t.Helper()
 	testkit.Need(t, "postgres")
@@ -141,7 +139,7 @@ func version(path string) int {
 	return n
 }
 
-// credential is whom the server runs as: nil for the caller.
+// credential returns the user that the server runs as, or nil for the caller's.
 func credential(t testing.TB) *syscall.Credential {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -156,7 +154,7 @@ func credential(t testing.TB) *syscall.Credential {
 	return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
 }
 
-// mkdir makes a temporary folder of the server's user.
+// mkdir makes a temporary folder that belongs to the server's user.
 func mkdir(t testing.TB, parent, prefix string, cred *syscall.Credential) string {
 	t.Helper()
 	dir, err := os.MkdirTemp(parent, prefix)
@@ -169,7 +167,7 @@ func mkdir(t testing.TB, parent, prefix string, cred *syscall.Credential) string
 	return dir
 }
 
-// configure writes the settings, with a port that nobody has.
+// configure writes the settings, with a free port.
 func (c *Cluster) configure(t testing.TB, o Options) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -187,7 +185,7 @@ func (c *Cluster) configure(t testing.TB, o Options) {
 	c.WriteHBA(t, hba)
 }
 
-// Configure adds settings to postgresql.conf; they count from the next start or reload on.
+// Configure adds settings to postgresql.conf. They take effect with the next start or reload.
 func (c *Cluster) Configure(t testing.TB, settings map[string]string) {
 	t.Helper()
 	f, err := os.OpenFile(filepath.Join(c.DataDir, "postgresql.conf"), os.O_APPEND|os.O_WRONLY, 0)
@@ -199,30 +197,30 @@ func (c *Cluster) Configure(t testing.TB, settings map[string]string) {
 	must(t, f.Close())
 }
 
-// WriteHBA replaces pg_hba.conf, whose owner stays.
+// WriteHBA replaces pg_hba.conf, and keeps its owner.
 func (c *Cluster) WriteHBA(t testing.TB, hba string) {
 	t.Helper()
 	must(t, os.WriteFile(filepath.Join(c.DataDir, "pg_hba.conf"), []byte(hba), 0o600))
 }
 
-// DSN is the URL of a database by the socket, for the superuser.
+// DSN returns the URL of a database on the socket, for the superuser.
 func (c *Cluster) DSN(db string) string { return c.DSNAs(Superuser, db) }
 
-// DSNAs is the URL of a database by the socket, for a role, which needs no password there.
+// DSNAs returns the URL of a database on the socket for a role, which needs no password there.
 func (c *Cluster) DSNAs(role, db string) string {
 	q := url.Values{"host": {c.Socket}, "port": {strconv.Itoa(c.Port)}, "user": {role}}
 	return (&url.URL{Scheme: "postgres", Path: "/" + db, RawQuery: q.Encode()}).String()
 }
 
-// TCP is the URL of a database by loopback, which asks for a password.
+// TCP returns the URL of a database on loopback, which requires a password.
 func (c *Cluster) TCP(role, password, db string) string {
 	u := &url.URL{Scheme: "postgres", User: url.UserPassword(role, password), Path: "/" + db,
 		Host: net.JoinHostPort("127.0.0.1", strconv.Itoa(c.Port)), RawQuery: "sslmode=disable"}
 	return u.String()
 }
 
-// Psql runs SQL as the superuser, as psql does: each statement by itself. What
-// it prints is returned: columns separated by "|", no header.
+// Psql runs SQL as the superuser with psql, each statement by itself. It returns the output: columns separated by "|", without
+// a header.
 func (c *Cluster) Psql(t testing.TB, db, sql string) string {
 	t.Helper()
 	out, err := c.TryPsql(db, sql)
@@ -230,7 +228,7 @@ func (c *Cluster) Psql(t testing.TB, db, sql string) string {
 	return out
 }
 
-// TryPsql is Psql for SQL that may fail.
+// TryPsql does the same as Psql for SQL that may fail.
 func (c *Cluster) TryPsql(db, sql string) (string, error) {
 	cmd := c.Command("psql", "-XAtq", "-v", "ON_ERROR_STOP=1", "-h", c.Socket, "-p", strconv.Itoa(c.Port), "-U", Superuser, "-d", db, "-f", "-")
 	cmd.Stdin = strings.NewReader(sql)
@@ -243,7 +241,7 @@ func (c *Cluster) TryPsql(db, sql string) (string, error) {
 	return strings.TrimSuffix(string(out), "\n"), nil
 }
 
-// Command is one of the server's programs, to be run as the server's user.
+// Command returns the command that runs one of the server's programs as the server's user.
 func (c *Cluster) Command(program string, args ...string) *exec.Cmd {
 	if program != "cp" {
 		program = c.path(program)
@@ -257,7 +255,7 @@ func (c *Cluster) Command(program string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// path is where a program is.
+// path returns the path of a program.
 func (c *Cluster) path(program string) string {
 	path := filepath.Join(c.Bin, program)
 	if _, err := os.Stat(path); err != nil && c.tools != "" {
@@ -266,7 +264,7 @@ func (c *Cluster) path(program string) string {
 	return path
 }
 
-// Owner is the user and group that the server runs as.
+// Owner returns the user and the group that the server runs as.
 func (c *Cluster) Owner() (uid, gid int) {
 	if c.cred == nil {
 		return os.Getuid(), os.Getgid()
@@ -299,7 +297,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// waitFor polls until ok.
+// waitFor polls until ok returns true.
 func waitFor(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)

@@ -13,10 +13,10 @@ import (
 	"testing"
 )
 
-// process is a running server. It dies with the test's process.
+// process is a running server. It ends with the test's process.
 type process struct {
 	cmd  *exec.Cmd
-	done chan struct{} // closed when it has ended
+	done chan struct{} // closed when the server has ended
 }
 
 // Start starts the server and waits until it takes connections.
@@ -43,8 +43,8 @@ func (c *Cluster) Start(t testing.TB) {
 	})
 }
 
-// launch starts cmd so that the kernel kills it when this process ends. The
-// kernel goes by the thread that started it, so that one is kept.
+// launch starts cmd so that the kernel kills it when this process ends. The kernel does this when the thread that started cmd
+// ends, so the thread is kept.
 func launch(cmd *exec.Cmd) (*process, error) {
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
@@ -58,22 +58,21 @@ func launch(cmd *exec.Cmd) (*process, error) {
 		err := cmd.Start()
 		started <- err
 		if err == nil {
-			_ = cmd.Wait() // how it ended is in its log
+			_ = cmd.Wait() // the server's log says how it ended
 			close(p.done)
 		}
 	}()
 	return p, <-started
 }
 
-// ready reads the status from the server's lock file: its eighth line, where
-// the first is the pid.
+// ready reads the server's status from the eighth line of its lock file, whose first line is the pid.
 func (c *Cluster) ready() bool {
 	data, err := os.ReadFile(filepath.Join(c.DataDir, "postmaster.pid"))
 	lines := strings.Split(string(data), "\n")
 	return err == nil && len(lines) >= 8 && lines[0] == strconv.Itoa(c.run.cmd.Process.Pid) && strings.TrimSpace(lines[7]) == "ready"
 }
 
-// Running reports whether the server runs, as far as this Cluster started it.
+// Running reports whether the server runs, if this Cluster started it.
 func (c *Cluster) Running() bool {
 	if c.run == nil {
 		return false
@@ -86,7 +85,7 @@ func (c *Cluster) Running() bool {
 	}
 }
 
-// Stop stops the server in order, without waiting for its clients ("fast").
+// Stop stops the server cleanly, without waiting for its clients ("fast").
 func (c *Cluster) Stop(t testing.TB) {
 	t.Helper()
 	must(t, c.run.cmd.Process.Signal(syscall.SIGINT))
@@ -94,19 +93,18 @@ func (c *Cluster) Stop(t testing.TB) {
 	c.run = nil
 }
 
-// Reload has the server read its settings again. They count when the next
-// connection is made.
+// Reload makes the server read its settings again. They take effect for the next connection.
 func (c *Cluster) Reload(t testing.TB) {
 	t.Helper()
 	c.Psql(t, "postgres", "SELECT pg_reload_conf()")
 }
 
-// Kill ends the server with all its processes at once, as losing power would.
+// Kill kills the server and all its processes at once, as a power cut would.
 func (c *Cluster) Kill(t testing.TB) {
 	t.Helper()
 	server := c.run.cmd.Process
-	// Once it is stopped it forks no more: a process that it starts after the list
-	// was made would outlive it, and keep its memory.
+	// A stopped server forks no more. Otherwise a process that it started after the list was made would survive, and keep its
+	// memory.
 	must(t, server.Signal(syscall.SIGSTOP))
 	waitFor(t, "the server's stop", func() bool { return state(server.Pid) != "R" && state(server.Pid) != "S" && state(server.Pid) != "D" })
 	list := children(server.Pid)
@@ -121,7 +119,7 @@ func (c *Cluster) Kill(t testing.TB) {
 	c.run = nil
 }
 
-// stat gives the fields of /proc/PID/stat from the state on; nil: there is no such process.
+// stat returns the fields of /proc/PID/stat from the state on, or nil if there is no such process.
 func stat(path string) []string {
 	data, err := os.ReadFile(path)
 	_, rest, found := bytes.Cut(data, []byte(") ")) // past the name
@@ -131,7 +129,7 @@ func stat(path string) []string {
 	return nil
 }
 
-// state is a process's state, as proc(5) has it; "" is none.
+// state returns a process's state as in proc(5), or "" if there is no such process.
 func state(pid int) string {
 	if fields := stat(fmt.Sprintf("/proc/%d/stat", pid)); fields != nil {
 		return fields[0]
@@ -139,7 +137,7 @@ func state(pid int) string {
 	return ""
 }
 
-// children lists the processes whose parent is pid.
+// children returns the processes whose parent is pid.
 func children(pid int) (list []int) {
 	stats, _ := filepath.Glob("/proc/[0-9]*/stat") // the pattern is good
 	for _, path := range stats {
@@ -153,7 +151,7 @@ func children(pid int) (list []int) {
 	return list
 }
 
-// isPostgres reports whether pid is still a server process.
+// isPostgres reports whether pid is still a server process, and not a zombie.
 func isPostgres(pid int) bool {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	return err == nil && bytes.Contains(data, []byte("(postgres)")) && !bytes.Contains(data, []byte(") Z "))

@@ -10,16 +10,15 @@ import (
 	"testing"
 )
 
-// templates are clusters that were made and never run: a copy of one is there
-// sooner than a new one.
+// templates are clusters that were initialized and never started: copying a template is faster than initdb.
 var templates struct {
 	sync.Mutex
 	dir  string
-	made map[string]string // by what they were made with
-	end  *os.File          // its other end is the remover's; never closed but by our end
+	made map[string]string // paths of the templates, by the options that made them
+	end  *os.File          // write end of a pipe to the remover; only the end of this process closes it
 }
 
-// template is the data folder of a cluster like the one that is asked for.
+// template returns the data folder of a template with the options o, and makes it if necessary.
 func template(t testing.TB, c *Cluster, o Options) string {
 	t.Helper()
 	templates.Lock()
@@ -52,8 +51,7 @@ func template(t testing.TB, c *Cluster, o Options) string {
 	return dir
 }
 
-// startTemplates makes the templates' folder, which a shell removes when this
-// process ends, however that may be.
+// startTemplates makes the folder for templates. A shell removes it when this process ends in any way.
 func startTemplates(t testing.TB, c *Cluster) {
 	t.Helper()
 	dir, err := os.MkdirTemp("/tmp", "pgtemplates-")
