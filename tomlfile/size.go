@@ -8,7 +8,7 @@ import (
 )
 
 // SizeHint says how a [Size] is written.
-const SizeHint = `write a size like "20GiB", or a number of bytes; 0 is no limit`
+const SizeHint = `write a size like "20GiB", or a number of bytes; 0 means no limit`
 
 // Size is a number of bytes: in TOML a number, or a text like "20GiB".
 type Size struct {

@@ -243,7 +243,7 @@ func (s *Service) adopt(ctx context.Context, from, to *app.App, cp store.Checkpo
 		held, ok := cp.Snapshot(l.Name)
 		theirs, there := from.Layer(l.Name)
 		if !ok || !there {
-			return made, errs.New(errs.Conflict, "", "%s has nothing of %s", cp.ID, l.Name).WithHint("use a newer checkpoint")
+			return made, errs.New(errs.Conflict, "", "checkpoint %s was made before the app had the layer %s", cp.ID, l.Name).WithHint("use a newer checkpoint")
 		}
 		got, err := l.Driver.(snap.Adopter).Adopt(ctx, theirs.Driver, held.ID, ids[i])
 		if err != nil {

@@ -241,7 +241,7 @@ func started(status *os.File) error {
 	case err != nil:
 		return err
 	case len(said) == 0:
-		return errs.New(errs.Failed, "", "the fork's first process ended without a word")
+		return errs.New(errs.Failed, "", "the fork's first process ended without a message")
 	case string(said) != "\n":
 		var e errs.Error
 		if err := json.Unmarshal(said, &e); err != nil {
