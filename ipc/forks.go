@@ -49,6 +49,42 @@ type KeepRequest struct {
 	AndStay bool `json:"and_stay,omitempty"` // the fork is not dropped afterwards
 }
 
+// CompareRequest asks what the forks of an app changed, and how they are.
+type CompareRequest struct {
+	Names   []string `json:"names,omitempty"`   // of forks; empty: all
+	Command []string `json:"command,omitempty"` // runs inside of each fork; empty: none
+	Timeout string   `json:"timeout,omitempty"` // of the command; empty: ten minutes
+}
+
+// Comparison is an answer that compares forks.
+type Comparison struct {
+	Forks []ComparedFork `json:"forks"`
+}
+
+// ComparedFork says what a fork changed since its origin, and how it is.
+type ComparedFork struct {
+	Name       string       `json:"name"`
+	AppID      AppID        `json:"app_id"`
+	State      string       `json:"state"`
+	Healthy    *bool        `json:"healthy"` // null: the app has no health check, or the fork was stopped
+	Created    int          `json:"created"` // files, folders and rows that the fork made
+	Modified   int          `json:"modified"`
+	Deleted    int          `json:"deleted"`
+	Changes    []DiffChange `json:"changes"`              // the first of them
+	Unknown    []string     `json:"unknown,omitempty"`    // layers whose changes are not known
+	Unreadable []string     `json:"unreadable,omitempty"` // layers that cannot be read, with the reason
+	Command    *CommandRun  `json:"command,omitempty"`
+}
+
+// CommandRun is what became of a command inside of a fork.
+type CommandRun struct {
+	ExitCode int     `json:"exit_code"` // as a shell gives it
+	TimedOut bool    `json:"timed_out,omitempty"`
+	Seconds  float64 `json:"seconds"`
+	Output   string  `json:"output"`            // the end of its standard output and error
+	Problem  string  `json:"problem,omitempty"` // why it did not run
+}
+
 // Fork makes forks of an app.
 func (c *Client) Fork(ctx context.Context, app string, req ForkRequest) (ForkList, error) {
 	return askApp[ForkList](ctx, c, http.MethodPost, app, nil, req, "forks")
@@ -68,4 +104,9 @@ func (c *Client) Keep(ctx context.Context, app, fork string, req KeepRequest) (R
 func (c *Client) DropFork(ctx context.Context, app, fork string) error {
 	_, err := askApp[nothing](ctx, c, http.MethodDelete, app, nil, nil, "forks", fork)
 	return err
+}
+
+// CompareForks compares forks of an app.
+func (c *Client) CompareForks(ctx context.Context, app string, req CompareRequest) (Comparison, error) {
+	return askApp[Comparison](ctx, c, http.MethodPost, app, nil, req, "forks", "compare")
 }

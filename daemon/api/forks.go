@@ -36,3 +36,22 @@ func (svc *Service) deleteFork(w http.ResponseWriter, r *http.Request, who ipc.C
 	w.WriteHeader(http.StatusNoContent)
 	return nil
 }
+
+func (svc *Service) postCompare(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+	var req ipc.CompareRequest
+	if err := ipc.ReadJSON(r, &req, 0); err != nil {
+		return err
+	}
+	res, err := svc.forks.Compare(r.Context(), who, r.PathValue("app"), req)
+	return answer(w, http.StatusOK, res, err)
+}
+
+func (svc *Service) postEnter(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+	conn, end, err := svc.forks.Enter(who, r.PathValue("app"), r.PathValue("fork"))
+	if err != nil {
+		return err
+	}
+	defer end()
+	defer conn.Close() // the client has a duplicate
+	return ipc.PassConn(w, r, conn)
+}

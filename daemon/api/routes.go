@@ -87,6 +87,10 @@ func (svc *Service) routes() []route {
 		{pattern: "POST " + forksPath, about: "Make forks of the app", need: write, body: ipc.ForkRequest{}, status: http.StatusCreated, answer: ipc.ForkList{}, serve: svc.postForks},
 		{pattern: "POST " + forksPath + "/{fork}/keep", about: "Take the app to the present state of a fork, and drop the fork", need: write, body: ipc.KeepRequest{},
 			answer: ipc.RollbackResult{}, serve: svc.postKeep},
+		{pattern: "POST " + forksPath + "/{fork}/enter", about: "A connection, by its descriptor, to a process that runs commands inside of a fork", need: write, local: true,
+			status: http.StatusSwitchingProtocols, serve: svc.postEnter},
+		{pattern: "POST " + forksPath + "/compare", about: "What forks changed since their origin, and how they are", need: write, body: ipc.CompareRequest{},
+			answer: ipc.Comparison{}, serve: svc.postCompare},
 		{pattern: "DELETE " + forksPath + "/{fork}", about: "Drop a fork and all that was made for it", need: write, status: http.StatusNoContent, serve: svc.deleteFork},
 
 		{pattern: "GET " + appPath + "/audit", about: "What was done to the app, newest first", need: read, query: "limit verify", answer: ipc.AuditList{}, serve: svc.getAudit},

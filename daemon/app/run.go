@@ -88,11 +88,22 @@ func (s *Set) CheckHealth(ctx context.Context, a *App) error {
 	return health.Check(ctx, *a.Rec().Health, opts)
 }
 
+// maxHealthOutput bounds, in bytes, the kept output of a health command inside of a fork.
+const maxHealthOutput = 4 << 10
+
 // healthOptions returns the options of a health check, which runs with the rights of the app's
-// owner.
+// owner, and for a fork inside of the fork.
 func (s *Set) healthOptions(a *App) (health.Options, error) {
-	acc, err := s.AccountOf(a.Rec())
-	return health.Options{Owner: acc.User(), Dir: a.Rec().Workspace}, err
+	rec := a.Rec()
+	acc, err := s.AccountOf(rec)
+	o := health.Options{Owner: acc.User(), Dir: rec.Workspace}
+	if rec.Fork != nil && rec.Unit == "" { // the host would answer for the parent
+		o.Run = func(ctx context.Context, argv []string) (int, string, error) {
+			ran, err := s.RunInside(ctx, rec, argv, maxHealthOutput)
+			return ran.Status, ran.Output, err
+		}
+	}
+	return o, err
 }
 
 // StopUnit stops the app's unit and waits until it is down.

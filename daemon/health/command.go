@@ -34,6 +34,9 @@ type command struct {
 func (c command) object() string { return strconv.Quote(c.argv[0]) }
 
 func (c command) try(ctx context.Context) error {
+	if c.Run != nil {
+		return c.elsewhere(ctx)
+	}
 	program, err := lookPath(c.argv[0])
 	if err != nil {
 		return err
@@ -48,6 +51,17 @@ func (c command) try(ctx context.Context) error {
 	err = c.Owner.Run(cmd, privsep.Options{})
 	if cmd.Process != nil { // the processes that it left behind are ended too
 		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
+	}
+	return c.outcome(ctx, err, out.line())
+}
+
+// elsewhere runs the command by Run.
+func (c command) elsewhere(ctx context.Context) error {
+	status, output, err := c.Run(ctx, c.argv)
+	out := &head{max: maxOutput}
+	_, _ = out.Write([]byte(output)) // it never fails
+	if err == nil && status != 0 {
+		err = fmt.Errorf("the command ended with exit status %d", status)
 	}
 	return c.outcome(ctx, err, out.line())
 }

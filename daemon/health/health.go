@@ -25,6 +25,9 @@ const (
 type Options struct {
 	Owner privsep.User
 	Dir   string // an absolute path: the workspace
+	// Run runs a command elsewhere, as in the namespaces of a fork; nil: it runs on the host. It returns the command's exit status and
+	// the end of its output.
+	Run func(ctx context.Context, argv []string) (status int, output string, err error)
 }
 
 // Check asks the app until it is healthy, and then returns nil. An app is healthy if the URL answers with a status of 2xx or

@@ -30,17 +30,29 @@ type (
 // maxRequest bounds a message in bytes: arguments and environment.
 const maxRequest = 1 << 20
 
-// Exec runs a command inside of the fork whose control socket is at path, with the caller's standard input, output and error, and
-// returns its exit status. The values of signals are sent to the command's process group. When the caller ends, the command gets
-// SIGHUP.
-func Exec(path string, args, env []string, dir string, files [3]*os.File, signals <-chan os.Signal) (status int, err error) {
+// Dial connects to the init whose control socket is at path. The error is of kind errs.Unavailable if no init listens there.
+func Dial(path string) (*net.UnixConn, error) {
 	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
-	if err != nil {
-		return 0, err
+	if errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, os.ErrNotExist) {
+		return nil, errs.Wrap(errs.Unavailable, "enter the fork", err)
 	}
+	return conn, err
+}
+
+// Command is a command to be run inside of a fork.
+type Command struct {
+	Args, Env []string
+	Dir       string
+	Files     [3]*os.File // its standard input, output and error
+}
+
+// Exec runs a command inside of the fork whose init conn leads to, and returns its exit status. The values of signals are sent to the
+// command's process group. When the caller ends or closes conn, the command gets SIGHUP. A connection is good for one command; Exec
+// closes it.
+func Exec(conn *net.UnixConn, c Command, signals <-chan os.Signal) (status int, err error) {
 	defer conn.Close()
-	rights := unix.UnixRights(int(files[0].Fd()), int(files[1].Fd()), int(files[2].Fd()))
-	text, err := json.Marshal(request{Args: args, Env: env, Dir: dir})
+	rights := unix.UnixRights(int(c.Files[0].Fd()), int(c.Files[1].Fd()), int(c.Files[2].Fd()))
+	text, err := json.Marshal(request{Args: c.Args, Env: c.Env, Dir: c.Dir})
 	if err != nil {
 		return 0, err
 	}

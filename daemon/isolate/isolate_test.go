@@ -199,8 +199,12 @@ func runInside(control, dir string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	status, err := Exec(control, []string{"sh", "-c", "cat page; pwd; ls /proc | grep -c '^[0-9]'; grep NoNewPrivs /proc/self/status; grep CapEff /proc/self/status; exit 7"},
-		[]string{"PATH=/usr/bin:/bin"}, dir, [3]*os.File{null, w, w}, nil)
+	conn, err := Dial(control)
+	if err != nil {
+		return "", err
+	}
+	status, err := Exec(conn, Command{Args: []string{"sh", "-c", "cat page; pwd; ls /proc | grep -c '^[0-9]'; grep NoNewPrivs /proc/self/status; grep CapEff /proc/self/status; exit 7"},
+		Env: []string{"PATH=/usr/bin:/bin"}, Dir: dir, Files: [3]*os.File{null, w, w}}, nil)
 	w.Close()
 	out, _ := io.ReadAll(r)
 	return fmt.Sprintf("%s%d", out, status), err

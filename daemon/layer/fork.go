@@ -1,6 +1,7 @@
 package layer
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -23,6 +24,7 @@ type forkUnit struct {
 	state string // the daemon's own folder for the fork
 
 	servers []ownServer
+	control string // path of the control socket; "": that of the fork's command
 }
 
 // launch starts the command at the parent's path. It listens at the fork's addresses on the host again, because the process
@@ -35,7 +37,7 @@ func (f forkUnit) launch(cmd *exec.Cmd, visible []string) error {
 	p := isolate.Place{
 		Owner:   f.owner,
 		Binds:   []isolate.Bind{{From: tmp, At: "/tmp"}, {From: f.rec.Workspace, At: f.rec.Fork.ParentPath}},
-		Control: ControlSocket(f.state),
+		Control: cmp.Or(f.control, ControlSocket(f.state)),
 	}
 	for _, o := range f.servers {
 		if err := o.reach(f.rec, &p); err != nil {

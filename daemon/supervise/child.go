@@ -122,15 +122,20 @@ const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bi
 
 // environ returns the command's whole environment. Later entries override earlier ones.
 func (p *Process) environ(id string) []string {
+	return append(append(Environment(p.cfg.Owner), p.cfg.Env...), marker+"="+id)
+}
+
+// Environment returns the environment of commands that run with a user's rights: PATH, and the user's home folder and name.
+func Environment(owner privsep.User) []string {
 	env := []string{"PATH=" + defaultPath}
-	uid := p.cfg.Owner.UID
+	uid := owner.UID
 	if uid < 0 {
 		uid = os.Geteuid()
 	}
 	if u, err := user.LookupId(strconv.Itoa(uid)); err == nil {
 		env = append(env, "HOME="+u.HomeDir, "USER="+u.Username, "LOGNAME="+u.Username)
 	}
-	return append(append(env, p.cfg.Env...), marker+"="+id)
+	return env
 }
 
 // program returns the path of the command's program. A name with a slash is relative to Dir.
