@@ -77,7 +77,7 @@ func (u User) Start(cmd *exec.Cmd, o Options) error {
 	if err != nil {
 		return err
 	}
-	defer status.Close() // the file was only read
+	defer status.Close() // the pipe was only read
 	cmd.Path, cmd.Args, cmd.Env, cmd.Dir = program, []string{launcherName}, append(environment(), o.Visible...), "/"
 	cmd.ExtraFiles = append([]*os.File{paper, report}, cmd.ExtraFiles...)
 	err = cmd.Start()
