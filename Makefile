@@ -140,7 +140,7 @@ demo-vm: build
 
 # The pages of docs/reference, from what the code says; `make test` holds them to it.
 reference:
-	go test $(TAGS) -count=1 -run '^TestReference$$' ./cmd/mulligan ./daemon/api ./daemon/config ./appfile -update
+	go test $(TAGS) -count=1 -run '^TestReference$$' ./cmd/mulligan ./daemon/api ./daemon/config ./appfile ./docs -update
 
 # Manual pages and completions, from what the commands say of themselves.
 man: build

@@ -61,7 +61,7 @@ func readSettings(c Change) (settingsFile, error) {
 	case !ok || int(st.Uid) != os.Geteuid():
 		return f, errs.New(errs.Denied, opSettings, "%s belongs to another user", f.path).WithHint("run this command as that user")
 	case fi.Size() > maxSettings:
-		return f, errs.New(errs.Invalid, opSettings, "%s is larger than settings are", f.path).WithHint("check that it is the right file")
+		return f, errs.New(errs.Invalid, opSettings, "%s is too large for a file of settings", f.path).WithHint("check that it is the right file")
 	}
 	text, err := io.ReadAll(file)
 	f.exists, f.text, f.mode = true, string(text), fi.Mode().Perm()

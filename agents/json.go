@@ -140,7 +140,7 @@ func (p jsonPart) insert(text string) (string, error) {
 			return text, nil
 		}
 		return "", errs.New(errs.Conflict, opSettings, "the file already has %s, which mulligan did not write", strings.Join(p.path, ".")).
-			WithHint("rename that one")
+			WithHint("rename that entry")
 	}
 	for i := len(p.path) - 1; i > depth; i-- {
 		value = "{" + literal(p.path[i]) + ":" + value + "}"

@@ -253,7 +253,7 @@ func (r Reporter) endCall(ctx context.Context, ev Event) error {
 	if err != nil || turn == "" || call == "" {
 		return err // the call ended with its turn, or never began
 	}
-	err = errs.New(errs.NotFound, "end the call", "%s was not begun", call)
+	err = errs.New(errs.NotFound, "end the call", "the daemon knows no call %s that has begun", call)
 	for _, app := range apps {
 		_, err = r.Daemon.EndCall(ctx, app, ipc.TurnID(turn), ipc.CallID(call))
 		if errs.KindOf(err) != errs.NotFound {

@@ -15,7 +15,7 @@ import (
 	"mulligan/errs"
 )
 
-var wholeConflict = errs.New(errs.Conflict, opSettings, "the file already has this entry, and mulligan did not write it").WithHint("move it away")
+var wholeConflict = errs.New(errs.Conflict, opSettings, "the file already has this entry, and mulligan did not write it").WithHint("remove or rename that entry")
 
 // Backups keeps the original contents of settings files in a folder of the user. Uninstall restores them byte for byte, unless
 // they were changed since.

@@ -114,7 +114,7 @@ func checkHealth(app ipc.App) *fault {
 		return nil
 	}
 	if d, err := time.ParseDuration(h.Timeout); err != nil || d <= 0 {
-		return &fault{key: "health.timeout", what: fmt.Sprintf("health timeout %q is not a time", h.Timeout), hint: `write a time like "10s" or "1m30s"`}
+		return &fault{key: "health.timeout", what: fmt.Sprintf("health timeout %q is not a duration", h.Timeout), hint: `write a duration like "10s" or "1m30s"`}
 	}
 	return nil
 }
@@ -136,8 +136,8 @@ func checkRetention(app ipc.App) *fault {
 		return nil
 	}
 	if d, err := time.ParseDuration(r.ExpireAfter); err != nil || d < 0 {
-		return &fault{key: "retention.expire_after", what: fmt.Sprintf("expire_after %q is not a time", r.ExpireAfter),
-			hint: `write hours, like "720h" for 30 days; "0" is never`}
+		return &fault{key: "retention.expire_after", what: fmt.Sprintf("expire_after %q is not a duration", r.ExpireAfter),
+			hint: `write hours, as in "720h" for 30 days; "0" means never`}
 	}
 	return nil
 }

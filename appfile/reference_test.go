@@ -10,7 +10,7 @@ import (
 func TestReference(t *testing.T) {
 	refdoc.Check(t, "app-file.md", refdoc.Keys(t, file{Retention: defaults()}, map[string]refdoc.Key{
 		"slug":      {Doc: "the name that commands and the API know it by: lower-case letters, digits and `-`, at most 63, beginning with a letter or digit. Required", Default: "–"},
-		"owner":     {Doc: "the user it belongs to, or `guest:ID`; others than the caller are named by root", Default: "who registers it"},
+		"owner":     {Doc: "the user it belongs to, or `guest:ID`; only root may name others than the caller", Default: "who registers it"},
 		"workspace": {Doc: "the folder that is protected: an absolute path, no symbolic link in it. Required", Default: "–"},
 		"unit":      {Doc: "the systemd service that is stopped and started", Default: "`of-app-SLUG.service`, where there is one and nothing else is named"},
 		"run":       {Doc: "where there is no unit: a command that the daemon runs in the workspace, as the owner; program and arguments apart"},

@@ -87,54 +87,6 @@ func TestTroubleshooting(t *testing.T) {
 	}
 }
 
-var (
-	quoted = regexp.MustCompile("`([^`]+)`")
-	verbs  = regexp.MustCompile(`%[.0-9]*[a-z]`)
-)
-
-// TestMessages finds every message that the page of troubles quotes in the code.
-func TestMessages(t *testing.T) {
-	code := verbs.ReplaceAllString(sources(t), "…")
-	seen := 0
-	for _, line := range prose(t, "docs/troubleshooting.md") {
-		cells := strings.Split(line, " | ")
-		if len(cells) != 2 || !strings.HasPrefix(line, "| `") {
-			continue
-		}
-		for _, m := range quoted.FindAllStringSubmatch(cells[0], -1) {
-			seen++
-			for part := range strings.SplitSeq(m[1], "…") {
-				if !strings.Contains(code, strings.Trim(part, " :")) {
-					t.Errorf("no error of mulligan says %q", m[1])
-				}
-			}
-		}
-	}
-	if seen < 30 {
-		t.Errorf("only %d messages were looked for", seen)
-	}
-}
-
-// sources is all of the code but tests.
-func sources(t *testing.T) string {
-	t.Helper()
-	var b strings.Builder
-	for _, top := range []string{"../agents", "../appfile", "../cmd", "../daemon", "../ipc", "../mcpserver", "../privsep", "../snap", "../systemd", "../tomlfile"} {
-		err := filepath.WalkDir(top, func(path string, e fs.DirEntry, err error) error {
-			if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
-				return err
-			}
-			text, err := os.ReadFile(path)
-			b.Write(text)
-			return err
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	return b.String()
-}
-
 // prose is the lines of a page outside of its blocks of code.
 func prose(t *testing.T, page string) (lines []string) {
 	t.Helper()

@@ -14,8 +14,10 @@ type Fork struct {
 	ParentPath string       `json:"parent_path"`           // the workspace of the first parent, where the fork's processes see the fork's folder
 	ParentUnit string       `json:"parent_unit,omitempty"` // the first parent's systemd unit, which the fork's unit is a copy of
 	Ports      []ForkPort   `json:"ports,omitempty"`
-	Making     bool         `json:"making,omitempty"` // it is being made or dropped; after a crash it is dropped
-	Folder     string       `json:"folder"`           // identifies the folder that was made for it: device and inode
+	// Servers describes, by the databases' names, what the servers of the fork's own are like, as the drivers wrote it.
+	Servers map[string]string `json:"servers,omitempty"`
+	Making  bool              `json:"making,omitempty"` // it is being made or dropped; after a crash it is dropped
+	Folder  string            `json:"folder"`           // identifies the folder that was made for it: device and inode
 }
 
 // ForkPort is a port of a fork's app: its number inside, and the address that leads to it from the host.

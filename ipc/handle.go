@@ -108,7 +108,7 @@ func malformed(err error) error {
 	case errors.As(err, &typ) && typ.Field == "":
 		return errs.New(errs.Invalid, opRead, "the body is a JSON %s, not an object", typ.Value)
 	case errors.As(err, &typ):
-		return errs.New(errs.Invalid, opRead, "%s: a JSON %s where %s belongs", typ.Field, typ.Value, jsonName(typ))
+		return errs.New(errs.Invalid, opRead, "%s: the value is a JSON %s, and must be %s", typ.Field, typ.Value, jsonName(typ))
 	case errors.As(err, &syntax):
 		return errs.New(errs.Invalid, opRead, "the body is not JSON: %v, at byte %d", syntax, syntax.Offset)
 	case errors.Is(err, io.ErrUnexpectedEOF):

@@ -24,8 +24,8 @@ func TestReadJSON(t *testing.T) {
 		{"blank", " \n", ""},
 		{"an object", `{"notes":"n","pinned":true}`, ""},
 		{"unknown field", `{"note":"n"}`, `"note"`},
-		{"wrong type", `{"pinned":"yes"}`, "pinned: a JSON string where true or false belongs"},
-		{"wrong type, number", `{"notes":3}`, "notes: a JSON number where a string belongs"},
+		{"wrong type", `{"pinned":"yes"}`, "pinned: the value is a JSON string, and must be true or false"},
+		{"wrong type, number", `{"notes":3}`, "notes: the value is a JSON number, and must be a string"},
 		{"a list", `[]`, "a JSON array, not an object"},
 		{"a string", `"x"`, "a JSON string, not an object"},
 		{"trailing object", `{} {}`, "the body goes on after its JSON object"},
@@ -63,12 +63,12 @@ func TestReadJSONNamesTypes(t *testing.T) {
 		} `json:"in"`
 	}
 	for body, want := range map[string]string{
-		`{"i":1.5}`:           "i: a JSON number 1.5 where a whole number belongs",
-		`{"f":"x"}`:           "f: a JSON string where a number belongs",
-		`{"l":{}}`:            "l: a JSON object where a list belongs",
-		`{"l":["a",1]}`:       "l: a JSON number where a string belongs",
-		`{"m":[]}`:            "m: a JSON array where an object belongs",
-		`{"in":{"d":"oops"}}`: "in.d: a JSON string where an object belongs",
+		`{"i":1.5}`:           "i: the value is a JSON number 1.5, and must be a whole number",
+		`{"f":"x"}`:           "f: the value is a JSON string, and must be a number",
+		`{"l":{}}`:            "l: the value is a JSON object, and must be a list",
+		`{"l":["a",1]}`:       "l: the value is a JSON number, and must be a string",
+		`{"m":[]}`:            "m: the value is a JSON array, and must be an object",
+		`{"in":{"d":"oops"}}`: "in.d: the value is a JSON string, and must be an object",
 	} {
 		var v all
 		err := ReadJSON(httptest.NewRequest("POST", "/", strings.NewReader(body)), &v, 0)

@@ -8,7 +8,7 @@ import (
 )
 
 // SizeHint is a hint that says how to write a [Size].
-const SizeHint = `write a size like "20GiB", or a number of bytes; 0 is no limit`
+const SizeHint = `write a size like "20GiB", or a number of bytes; 0 means no limit`
 
 // Size is a number of bytes. In TOML it is a number, or a string like "20GiB".
 type Size struct {

@@ -36,7 +36,7 @@ func (f *fake) aim(a *fakeApp, id ipc.CheckpointID) (int, error) {
 		}
 	}
 	if id == ipc.Redo {
-		return 0, errs.New(errs.NotFound, "redo", "the app was not rolled back").WithHint("see `mulligan log`")
+		return 0, errs.New(errs.NotFound, "redo", "there is no rollback to redo").WithHint("see `mulligan log`")
 	}
 	return 0, errs.New(errs.NotFound, "undo", "there is no turn's checkpoint to go to").
 		WithHint("`mulligan rollback 1` goes to the newest checkpoint of any kind")

@@ -87,7 +87,7 @@ func (f *hookCmd) run(ctx context.Context, args []string) {
 	}
 	late := errors.Is(ctx.Err(), context.DeadlineExceeded)
 	if late {
-		err = errs.New(errs.Unavailable, "hook", "given up after %s", limit)
+		err = errs.New(errs.Unavailable, "hook", "the daemon did not answer within %s", limit)
 	}
 	select {
 	case event = <-names:

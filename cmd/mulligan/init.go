@@ -201,7 +201,7 @@ func (f *initCmd) answer(ctx context.Context, in *bufio.Reader) error {
 			return nil
 		}
 	}
-	return errs.New(errs.Failed, "init", "you said no").WithHint("nothing was changed")
+	return errs.New(errs.Failed, "init", "the question was answered with no").WithHint("nothing was changed")
 }
 
 // register registers the app with the daemon and prints it. If the daemon does not

@@ -46,7 +46,7 @@ func nthNewest(ctx context.Context, client *ipc.Client, app, digits string) (ipc
 			return cp.ID, nil
 		}
 	}
-	return "", errs.New(errs.NotFound, opResolve, "there is no %s-th newest: the app has %s", digits, output.Count(have, "checkpoint")).
+	return "", errs.New(errs.NotFound, opResolve, "%s is no checkpoint: the app has %s", digits, output.Count(have, "checkpoint")).
 		WithHint("see `mulligan list`")
 }
 

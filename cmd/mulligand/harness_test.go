@@ -41,8 +41,8 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 4 && os.Args[1] == "serve-shop" {
 		serveShop(os.Args[2], os.Args[3], os.Args[4])
 	}
-	if len(os.Args) > 4 && os.Args[1] == "serve-redis" {
-		serveRedis(os.Args[2], os.Args[3], os.Args[4])
+	if len(os.Args) > 4 && os.Args[1] == "serve-client" {
+		serveClient(os.Args[2], os.Args[3:])
 	}
 	if len(os.Args) > 1 && os.Args[1] == "signal-threads" {
 		signalThreads(os.Args[2:])

@@ -64,7 +64,7 @@ func (o *Owners) guestAccount() (Account, error) {
 		return Account{UID: os.Getuid(), GID: os.Getgid()}, nil
 	}
 	if o.opt.Guests == nil {
-		return Account{}, errs.New(errs.Unsupported, "", "there are no guests here").WithHint("allow them in mulligand.toml: [guests] allow = true")
+		return Account{}, errs.New(errs.Unsupported, "", "this daemon does not allow guests").WithHint("allow them in mulligand.toml: [guests] allow = true")
 	}
 	acc, err := Lookup(o.opt.Guests.User)
 	if err == nil && acc.UID == 0 {

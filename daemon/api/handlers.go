@@ -32,7 +32,7 @@ func number(r *http.Request, name string) (int, error) {
 	}
 	n, err := strconv.Atoi(v)
 	if err != nil || n < 0 {
-		return 0, errs.New(errs.Invalid, "read request", "%s=%.32q is no count", name, v)
+		return 0, errs.New(errs.Invalid, "read request", "%s=%.32q is not a whole number of 0 or more", name, v)
 	}
 	return n, nil
 }

@@ -166,7 +166,7 @@ func notFound(_ http.ResponseWriter, r *http.Request, _ ipc.Caller) error {
 func (svc *Service) getSession(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
 	s, ok := gate.SessionOf(r.Context())
 	if !ok {
-		return errs.New(errs.NotFound, "show session", "this did not come from a page").WithHint("open the page with: mulligan ui")
+		return errs.New(errs.NotFound, "show session", "the request belongs to no session of the page").WithHint("open the page with: mulligan ui")
 	}
 	s.User = accounts.UserName(who.UID)
 	ipc.WriteJSON(w, http.StatusOK, s)

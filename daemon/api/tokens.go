@@ -125,7 +125,7 @@ func (svc *Service) limitToken(_ context.Context, who ipc.Caller, req ipc.TokenR
 	if req.Expires != "" {
 		var err error
 		if life, err = time.ParseDuration(req.Expires); err != nil || life < 0 {
-			return errs.New(errs.Invalid, "", "expires %.64q is not a time", req.Expires).WithHint(`write hours, like "720h"; "0" is never`)
+			return errs.New(errs.Invalid, "", "expires %.64q is not a duration", req.Expires).WithHint(`write hours, as in "720h"; "0" means never`)
 		}
 	}
 	if life > 0 {
@@ -160,7 +160,7 @@ func (svc *Service) RevokeToken(ctx context.Context, who ipc.Caller, id ipc.Toke
 	}
 	t, err := svc.store.Token(ctx, id)
 	if err == nil && !mine(t) && !svc.owners.Administers(who) {
-		err = errs.New(errs.NotFound, "", "no token %.64q", string(id)).WithHint("mulligan token list shows those there are")
+		err = errs.New(errs.NotFound, "", "no token %.64q", string(id)).WithHint("mulligan token list shows the tokens")
 	}
 	if err == nil {
 		err = svc.store.DeleteToken(ctx, id)
@@ -174,7 +174,7 @@ func (svc *Service) RevokeToken(ctx context.Context, who ipc.Caller, id ipc.Toke
 
 // bearer returns the caller of a token. It returns the same error for every invalid token.
 func (svc *Service) bearer(ctx context.Context, secret string) (ipc.Caller, error) {
-	no := errs.New(errs.Unauthenticated, "admit", "this token is not valid, or no longer").WithHint("make another: mulligan token add")
+	no := errs.New(errs.Unauthenticated, "admit", "this token is unknown, has expired or was revoked").WithHint("make another: mulligan token add")
 	id, _, ok := strings.Cut(strings.TrimPrefix(secret, tokenMark), "_")
 	if !ok || len(secret) > 256 || !strings.HasPrefix(secret, tokenMark) {
 		return ipc.Caller{}, no

@@ -78,7 +78,7 @@ func (s *Set) Hold(ctx context.Context, a *App, what string, who ipc.Caller, bri
 	s.mu.Lock()
 	if s.closed {
 		s.mu.Unlock()
-		return nil, errs.New(errs.Unavailable, what, "the daemon is stopping").WithHint("try again when it is up")
+		return nil, errs.New(errs.Unavailable, what, "the daemon is stopping").WithHint("try again when it has started")
 	}
 	s.ops.Add(1)
 	s.mu.Unlock()

@@ -109,7 +109,7 @@ func (s *Set) Find(who ipc.Caller, ref string) (*App, error) {
 		found = a
 	}
 	if found == nil {
-		return nil, errs.New(errs.NotFound, op, "no app %.64q", ref).WithHint("mulligan app list shows those there are")
+		return nil, errs.New(errs.NotFound, op, "no app %.64q", ref).WithHint("mulligan app list shows the apps")
 	}
 	return found, nil
 }

@@ -81,7 +81,7 @@ func OpenWorkspace(rec store.App) (*beneath.Root, error) {
 		return nil, errs.Also(err, root.Close())
 	}
 	if rec.FolderUID >= 0 && int(st.Uid) != rec.FolderUID {
-		return nil, errs.Also(errs.New(errs.Denied, "open workspace", "%s belongs to somebody else than before", rec.Workspace).
+		return nil, errs.Also(errs.New(errs.Denied, "open workspace", "%s belongs to another user than at its registration", rec.Workspace).
 			WithHint("give the folder back to its former owner, or register the app anew"), root.Close())
 	}
 	return root, nil

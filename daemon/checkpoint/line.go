@@ -75,7 +75,7 @@ func (l line) Undo(n int) (ipc.CheckpointID, error) {
 			return "", errs.New(errs.NotFound, "", "there are only %d turns to undo, not %d", i-1, n).WithHint("mulligan turns lists them")
 		case at < 0:
 			return "", errs.New(errs.NotFound, "", "%s, the checkpoint before the turn, is no longer kept", id).
-				WithHint("mulligan list shows those there are; mulligan rollback goes to any of them")
+				WithHint("mulligan list shows the checkpoints; mulligan rollback goes to any of them")
 		case i == n:
 			return id, nil
 		}
@@ -92,9 +92,9 @@ func (l line) Redo() (ipc.CheckpointID, error) {
 		}
 		called = called || cp.CalledOff
 	}
-	e := errs.New(errs.NotFound, "", "the app was not rolled back")
+	e := errs.New(errs.NotFound, "", "there is no rollback to redo")
 	if called {
-		return "", e.WithHint("the last rollback was called off, so there is nothing to redo: see `mulligan log`")
+		return "", e.WithHint("the last rollback was called off before it changed anything: see `mulligan log`")
 	}
 	return "", e.WithHint("see `mulligan log`")
 }

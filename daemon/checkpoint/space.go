@@ -99,7 +99,7 @@ func (svc *Service) checkQuota(ctx context.Context, who ipc.Caller) error {
 			return err
 		}
 		if n >= l.Checkpoints {
-			return errs.New(errs.Denied, "", "you have %d checkpoints and may have no more", n).
+			return errs.New(errs.Denied, "", "you have %d checkpoints, which is your limit", n).
 				WithHint("delete some, or ask an administrator to raise [quota] checkpoints in mulligand.toml")
 		}
 	}
@@ -110,7 +110,7 @@ func (svc *Service) checkQuota(ctx context.Context, who ipc.Caller) error {
 	if err != nil || n < l.Bytes {
 		return err
 	}
-	return errs.New(errs.Denied, "", "your checkpoints occupy %d bytes, and may occupy %d", n, l.Bytes).
+	return errs.New(errs.Denied, "", "your checkpoints occupy %d bytes, and your limit is %d bytes", n, l.Bytes).
 		WithHint("delete some, or ask an administrator to raise [quota] bytes in mulligand.toml")
 }
 

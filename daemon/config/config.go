@@ -203,7 +203,7 @@ func (s *settings) setTimes(c *Config) (err error) {
 func (s *settings) time(key, text string) (time.Duration, error) {
 	d, err := time.ParseDuration(text)
 	if err != nil || d <= 0 {
-		return 0, s.fault(value{key: key}, "%s %q is not a time", key, text).WithHint(`write a time like "30s"`)
+		return 0, s.fault(value{key: key}, "%s %q is not a duration", key, text).WithHint(`write a duration like "30s"`)
 	}
 	return d, nil
 }
@@ -220,7 +220,7 @@ func (s *settings) setRehearse(c *Config) error {
 func (s *settings) setLimits(c *Config) error {
 	l := s.file.Limits
 	if l.MaxFiles <= 0 {
-		return s.fault(value{key: "limits.max_files"}, "max_files must be more than 0").WithHint("a million is the default")
+		return s.fault(value{key: "limits.max_files"}, "max_files must be more than 0").WithHint("the default is 1000000")
 	}
 	if l.MaxBytes.Bad || l.MaxBytes.Bytes <= 0 {
 		return s.fault(value{key: "limits.max_bytes"}, "max_bytes must be a size of more than 0").WithHint(`write a size like "100GiB"`)

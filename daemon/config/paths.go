@@ -87,7 +87,7 @@ func (s *settings) path(v value, otherwise string) (string, error) {
 	case v.source != "":
 		return absolute(v.source, v.text)
 	case !filepath.IsAbs(v.text):
-		return "", s.fault(v, "%s %q is not an absolute path", v.key, v.text).WithHint("begin it with /")
+		return "", s.fault(v, "%s %q is not an absolute path", v.key, v.text).WithHint("write a path that begins with /")
 	}
 	return filepath.Clean(v.text), nil
 }

@@ -93,7 +93,7 @@ func (s *settings) setGuests(c *Config) (err error) {
 	case g.User == "" || g.User == "root" || g.User == "0":
 		return s.fault(value{key: "guests.user"}, "guests cannot have root's rights").WithHint("name a user who owns nothing else")
 	case !filepath.IsAbs(g.Dir):
-		return s.fault(value{key: "guests.dir"}, "guests.dir %q is not an absolute path", g.Dir).WithHint("begin it with /")
+		return s.fault(value{key: "guests.dir"}, "guests.dir %q is not an absolute path", g.Dir).WithHint("write a path that begins with /")
 	}
 	c.Guests.Quota, err = s.quota("guests", quota{g.Apps, g.Checkpoints, g.Bytes, g.RequestsPerSecond, g.Concurrent})
 	return err
@@ -101,7 +101,7 @@ func (s *settings) setGuests(c *Config) (err error) {
 
 func (s *settings) quota(table string, q quota) (Quota, error) {
 	fault := func(key, format string, args ...any) error {
-		return s.fault(value{key: table + "." + key}, format, args...).WithHint("0 is no limit")
+		return s.fault(value{key: table + "." + key}, format, args...).WithHint("0 means no limit")
 	}
 	for _, n := range []struct {
 		key   string

@@ -65,9 +65,16 @@ func (s *Service) Fork(ctx context.Context, who ipc.Caller, ref string, req ipc.
 		return list, errs.Wrap(errs.Invalid, op, err)
 	}
 	// What would refuse the first fork does so before a checkpoint is made for it.
-	first, err := s.describe(parent, store.Checkpoint{}, req)
+	kinds, err := parent.Now.Load().ServerKinds(ctx)
+	if err != nil {
+		return list, errs.Wrap(errs.Failed, op, err)
+	}
+	first, err := s.describe(parent, store.Checkpoint{}, req, kinds)
 	if err == nil {
 		err = s.apps.CheckClaim(first)
+	}
+	if err == nil {
+		err = s.registry.CheckOwnServers(first)
 	}
 	if err != nil {
 		return list, errs.Wrap(errs.Invalid, op, err)
@@ -77,7 +84,7 @@ func (s *Service) Fork(ctx context.Context, who ipc.Caller, ref string, req ipc.
 		return list, errs.Wrap(errs.Failed, op, err)
 	}
 	for range req.Count {
-		f, err := s.make(ctx, who, parent, origin, req)
+		f, err := s.make(ctx, who, parent, origin, req, kinds)
 		if err != nil {
 			return list, errs.Wrap(errs.Failed, op, err)
 		}
@@ -115,9 +122,6 @@ func (s *Service) check(ctx context.Context, parent *app.App, req *ipc.ForkReque
 	}
 	for _, db := range rec.Databases {
 		if db.Driver != "sqlite" {
-			if err := layer.CheckOwnServer(rec, db); err != nil {
-				return err
-			}
 			continue
 		}
 		if dir, _ := layer.PlaceOf(rec.Workspace, db.DSN); dir != rec.Workspace {
@@ -147,8 +151,8 @@ func (s *Service) origin(ctx context.Context, who ipc.Caller, parent *app.App, r
 }
 
 // make makes one fork.
-func (s *Service) make(ctx context.Context, who ipc.Caller, parent *app.App, origin store.Checkpoint, req ipc.ForkRequest) (ipc.App, error) {
-	rec, err := s.describe(parent, origin, req)
+func (s *Service) make(ctx context.Context, who ipc.Caller, parent *app.App, origin store.Checkpoint, req ipc.ForkRequest, kinds map[string]string) (ipc.App, error) {
+	rec, err := s.describe(parent, origin, req, kinds)
 	if err != nil {
 		return ipc.App{}, err
 	}
@@ -239,7 +243,7 @@ func (s *Service) adopt(ctx context.Context, from, to *app.App, cp store.Checkpo
 		held, ok := cp.Snapshot(l.Name)
 		theirs, there := from.Layer(l.Name)
 		if !ok || !there {
-			return made, errs.New(errs.Conflict, "", "%s has nothing of %s", cp.ID, l.Name).WithHint("use a newer checkpoint")
+			return made, errs.New(errs.Conflict, "", "checkpoint %s was made before the app had the layer %s", cp.ID, l.Name).WithHint("use a newer checkpoint")
 		}
 		got, err := l.Driver.(snap.Adopter).Adopt(ctx, theirs.Driver, held.ID, ids[i])
 		if err != nil {
@@ -252,8 +256,8 @@ func (s *Service) adopt(ctx context.Context, from, to *app.App, cp store.Checkpo
 	return made, s.checkpoints.Record(ctx, to, &made, "")
 }
 
-// describe is the record of a fork to be made.
-func (s *Service) describe(parent *app.App, origin store.Checkpoint, req ipc.ForkRequest) (store.App, error) {
+// describe is the record of a fork to be made. kinds is what the servers of its databases must be like.
+func (s *Service) describe(parent *app.App, origin store.Checkpoint, req ipc.ForkRequest, kinds map[string]string) (store.App, error) {
 	was := parent.Rec()
 	rec := was
 	rec.ID, rec.CreatedAt, rec.Rev = ipc.AppID(records.NewID("app-")), s.opt.Now().UTC(), 0
@@ -278,9 +282,11 @@ func (s *Service) describe(parent *app.App, origin store.Checkpoint, req ipc.For
 		if db.Driver == "sqlite" {
 			_, rec.Databases[i].DSN = layer.PlaceOf(was.Workspace, db.DSN)
 		}
+		// Whatever the daemon knows of the files of the parent's server is not true of the fork's own.
+		rec.Databases[i].DataDir, rec.Databases[i].Unit, rec.Databases[i].Mode, rec.Databases[i].Chosen, rec.Databases[i].Why = "", "", "", "", ""
 	}
 	rec.Fork = &ipc.Fork{
-		Name: name, Parent: was.ID, Origin: origin.ID, Isolation: ipc.IsolationNamespace, ParentPath: was.Workspace, Making: true,
+		Name: name, Parent: was.ID, Origin: origin.ID, Isolation: ipc.IsolationNamespace, ParentPath: was.Workspace, Servers: kinds, Making: true,
 	}
 	if was.Unit != "" {
 		rec.Fork.ParentUnit = was.Unit

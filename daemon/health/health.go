@@ -37,7 +37,7 @@ func Check(ctx context.Context, h ipc.Health, o Options) error {
 	if h.Timeout != "" {
 		d, err := time.ParseDuration(h.Timeout)
 		if err != nil || d <= 0 {
-			return errs.New(errs.Invalid, op, "timeout %q is not a time", h.Timeout).WithHint(`write a time like "10s"`)
+			return errs.New(errs.Invalid, op, "timeout %q is not a duration", h.Timeout).WithHint(`write a duration like "10s"`)
 		}
 		timeout = d
 	}

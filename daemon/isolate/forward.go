@@ -17,12 +17,12 @@ func (in *inside) serve(backs map[net.Listener]string) error {
 		return err
 	}
 	go in.control(l.(*net.UnixListener))
-	for i, port := range in.plan.Fronts {
+	for i, front := range in.plan.Fronts {
 		l, err := inherited(firstFrontFD + i)
 		if err != nil {
 			return err
 		}
-		go forward(l, func() (net.Conn, error) { return dialInside(port) })
+		go forward(l, func() (net.Conn, error) { return front.dial() })
 	}
 	for l, socket := range backs {
 		go forward(l, func() (net.Conn, error) { return net.Dial("unix", socket) })
@@ -38,13 +38,16 @@ func inherited(fd int) (net.Listener, error) {
 	return net.FileListener(f)
 }
 
-// dialInside connects to a port of the app, which may listen for one version of IP alone.
-func dialInside(port int) (net.Conn, error) {
-	c, err := net.Dial("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+// dial connects to the app inside. At a port, the app may listen for one version of IP alone.
+func (f Front) dial() (net.Conn, error) {
+	if f.Socket != "" {
+		return net.Dial("unix", f.Socket)
+	}
+	c, err := net.Dial("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(f.Port)))
 	if err == nil {
 		return c, nil
 	}
-	if six, e := net.Dial("tcp", net.JoinHostPort("::1", strconv.Itoa(port))); e == nil {
+	if six, e := net.Dial("tcp", net.JoinHostPort("::1", strconv.Itoa(f.Port))); e == nil {
 		return six, nil
 	}
 	return nil, err

@@ -6,7 +6,7 @@
 // /tmp and the like, drops to the rights of the app's owner, starts the app's command, and then does four things until the
 // command ends:
 //
-//   - It forwards connections from listeners of the host, which it inherited, to the app's ports inside ([Front]).
+//   - It forwards connections from listeners of the host, which it inherited, to the app's ports or sockets inside ([Front]).
 //   - It listens inside where the parent's databases listen, and forwards to the Unix sockets of the fork's own ([Back]).
 //   - It starts further commands inside for those who ask at its control socket ([Exec]).
 //   - It reaps processes whose parents are gone.
@@ -46,10 +46,11 @@ type Bind struct {
 	Inode, Device uint64
 }
 
-// Front is a port of the app, reachable from the host.
+// Front is a port or a Unix socket of the app, reachable from the host.
 type Front struct {
 	Port     int      // inside, at 127.0.0.1 or ::1
-	Listener Listener // of the host
+	Socket   string   // in place of a port: the path of a Unix socket, as the fork sees it
+	Listener Listener `json:"-"` // of the host
 }
 
 // Listener is a *net.TCPListener or a *net.UnixListener.
@@ -74,7 +75,7 @@ type Place struct {
 type plan struct {
 	User   privsep.User
 	Binds  []Bind
-	Fronts []int // ports inside; the listeners are descriptors from firstFrontFD on
+	Fronts []Front // their listeners are descriptors from firstFrontFD on
 	Backs  []Back
 	Pids   bool // the init is the first process of a namespace of process ids
 	// The command and its place.
@@ -175,7 +176,7 @@ func (p Place) files(ask *plan) (files []*os.File, err error) {
 			return files, err
 		}
 		files = append(files, file)
-		ask.Fronts = append(ask.Fronts, f.Port)
+		ask.Fronts = append(ask.Fronts, f)
 	}
 	return files, nil
 }
@@ -240,7 +241,7 @@ func started(status *os.File) error {
 	case err != nil:
 		return err
 	case len(said) == 0:
-		return errs.New(errs.Failed, "", "the fork's first process ended without a word")
+		return errs.New(errs.Failed, "", "the fork's first process ended without a message")
 	case string(said) != "\n":
 		var e errs.Error
 		if err := json.Unmarshal(said, &e); err != nil {

@@ -180,14 +180,17 @@ func (b *Binder) assemble(ctx context.Context, rec store.App, g *guest) (*Setup,
 	if err != nil {
 		return nil, err
 	}
-	servers, err := b.startServers(ctx, rec)
+	servers, fresh, err := b.startServers(ctx, rec)
 	if err != nil {
 		return nil, err
 	}
-	if len(servers) > 0 {
-		awaitServers(ctx, layers)
+	s := &Setup{rec, unit, layers, servers}
+	if fresh {
+		b.awaitServers(ctx, s, freshPatience)
+	} else if len(servers) > 0 {
+		b.awaitServers(ctx, s, serverPatience)
 	}
-	return &Setup{rec, unit, layers, servers}, nil
+	return s, nil
 }
 
 // StateDir returns the daemon's own folder for an app.

@@ -9,6 +9,7 @@ import (
 	"mulligan/daemon/store"
 	"mulligan/errs"
 	"mulligan/ipc"
+	"mulligan/privsep"
 	"mulligan/snap"
 	"mulligan/snap/mysql"
 	"mulligan/snap/postgres"
@@ -28,6 +29,10 @@ func (b *Binder) databaseLayer(ctx context.Context, rec store.App, db ipc.Databa
 	if err != nil {
 		return Layer{}, err
 	}
+	own, ownDSN, err := b.ownServerOf(rec, db)
+	if err != nil {
+		return Layer{}, err
+	}
 	switch db.Driver {
 	case "sqlite":
 		folder, rel := PlaceOf(rec.Workspace, db.DSN)
@@ -41,19 +46,22 @@ func (b *Binder) databaseLayer(ctx context.Context, rec store.App, db ipc.Databa
 		}
 		return l.bindPostgres(cfg, db.Why)
 	case "mysql":
-		l.Driver, err = mysql.New(mysql.Config{
+		cfg := mysql.Config{
 			App: app, Name: db.Name, DSN: db.DSN, StateDir: dir, Store: contents, Owner: acc.User(), Home: acc.Home, Failpoint: b.opt.Failpoint,
-		})
+		}
+		if own != nil {
+			cfg.DSN, cfg.Owner = ownDSN, privsep.Self
+		}
+		l.Driver, err = mysql.New(cfg)
 	case "redis":
-		cfg, err := b.redisConfig(rec, db, redis.Config{
+		cfg := redis.Config{
 			App: app, Name: db.Name, DSN: db.DSN, StateDir: dir, Store: contents, Owner: acc.User(), Failpoint: b.opt.Failpoint,
-		})
-		if err != nil {
-			return Layer{}, err
 		}
-		if l.Driver, err = redis.New(cfg); err != nil {
-			return Layer{}, err
+		if own != nil {
+			cfg.DSN, cfg.Owner = ownDSN, privsep.Self
+			cfg.Callback = &redis.Callback{Port: own.Call, Socket: filepath.Join(own.at(), callback)}
 		}
+		l.Driver, err = redis.New(cfg)
 	default:
 		err = errs.New(errs.Unsupported, "open app", "%s databases are not supported by this build", db.Driver).
 			WithHint("register the app without the database %q", db.Name)

@@ -103,7 +103,7 @@ func (b *Binder) claimDisks(rec store.App, driver *disk.Driver) error {
 		}
 		if path := mine.Clash(theirs); path != "" {
 			return errs.New(errs.Conflict, "", "its disk image %s belongs to the domain %s of the app %s too", path, other.Domain, other.Slug).
-				WithHint("a disk has one app; give this domain a copy of its own: qemu-img convert -O qcow2")
+				WithHint("a disk belongs to one app only; give this domain a copy of its own: qemu-img convert -O qcow2")
 		}
 	}
 	if b.Domains.of == nil {

@@ -38,7 +38,7 @@ func (f forkUnit) launch(cmd *exec.Cmd, visible []string) error {
 		Control: ControlSocket(f.state),
 	}
 	for _, o := range f.servers {
-		if err := o.reach(&p); err != nil {
+		if err := o.reach(f.rec, &p); err != nil {
 			return errs.Wrap(errs.Failed, "lead to the server of "+o.name, err)
 		}
 	}

@@ -6,7 +6,10 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"os/user"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -17,6 +20,8 @@ import (
 	"mulligan/ipc"
 	"mulligan/privsep"
 	"mulligan/snap"
+	"mulligan/snap/mysql"
+	"mulligan/snap/postgres/own"
 	"mulligan/snap/redis"
 )
 
@@ -25,10 +30,12 @@ import (
 // daemon's, which is mounted where the fork's command looks for the server, or has a port there.
 type ownServer struct {
 	snap.Server
-	name  string // the database's
-	slug  string // the fork's
-	owner privsep.User
-	dir   string // the daemon's own folder for the server
+	driver string
+	name   string   // the database's, or that of the first of several
+	dbs    []string // the names of all databases on the server
+	slug   string   // the fork's
+	owner  privsep.User
+	dir    string // the daemon's own folder for the server
 }
 
 // The folders of an ownServer. Only data and tmp belong to the fork's owner: the names in the others are the daemon's.
@@ -43,7 +50,10 @@ func (o ownServer) at() string { return filepath.Join(o.dir, "at") }
 func (o ownServer) socket() string { return filepath.Join(o.at(), o.socketName()) }
 
 func (o ownServer) socketName() string {
-	if o.Socket != "" {
+	switch {
+	case o.SocketName != "":
+		return o.SocketName
+	case o.Socket != "":
 		return filepath.Base(o.Socket)
 	}
 	return "s"
@@ -52,67 +62,131 @@ func (o ownServer) socketName() string {
 // callback is the name of the socket, beside the server's, where the server reaches the driver.
 const callback = ".call"
 
-// hasOwnServer reports whether each fork of an app has a server of its own for the database.
-func hasOwnServer(db ipc.Database) bool { return db.Driver == "redis" }
-
-// CheckOwnServer refuses a fork whose database needs a server that it cannot have.
-func CheckOwnServer(rec store.App, db ipc.Database) error {
-	if !hasOwnServer(db) {
-		return errs.New(errs.Unsupported, "", "forks with %s databases are not supported yet", db.Driver)
-	}
-	s, err := redis.OwnServer(db.DSN)
-	if err == nil && rec.Unit != "" {
-		err = errs.New(errs.Unsupported, "", "%s is run by the unit %s, and forks of units cannot have database servers yet", rec.Slug, rec.Unit).
-			WithHint("let mulligan run it: mulligan app set %s --run COMMAND", rec.Slug)
-	}
-	if err == nil && s.Socket != "" {
-		err = checkSocketFolder(rec, filepath.Dir(s.Socket))
-	}
-	if err == nil {
-		_, err = findProgram(s.Programs)
-	}
-	if err != nil {
-		return &errs.Error{Kind: errs.KindOf(err), Message: "the database " + db.Name + " cannot be forked", Err: err, Hint: errs.HintOf(err)}
-	}
-	return nil
+// served are the drivers of databases of which each fork has a server of its own: how to run the server, and the driver's DSN for it.
+var served = map[string]struct {
+	server func(...snap.Parent) (snap.Server, error)
+	dsn    func(of snap.Parent, socket string) (string, error)
+}{
+	"mysql":    {mysql.OwnServer, mysql.OwnDSN},
+	"postgres": {own.Server, own.DSN},
+	"redis":    {redis.OwnServer, redis.OwnDSN},
 }
 
-// checkSocketFolder refuses a folder that a server's socket folder cannot cover without covering more.
-func checkSocketFolder(rec store.App, dir string) error {
-	workspace := rec.Workspace
-	if rec.Fork != nil {
-		workspace = rec.Fork.ParentPath
+// ServerKinds asks the servers of an app's databases what those of its forks must be like. The result is by the databases' names.
+func (s *Setup) ServerKinds(ctx context.Context) (map[string]string, error) {
+	kinds := map[string]string{}
+	for _, db := range s.Rec.Databases {
+		l, _ := s.Layer(DbLayer(db))
+		d, ok := l.Driver.(snap.ServerDriver)
+		if _, its := served[db.Driver]; !its || !ok {
+			continue
+		}
+		kind, err := d.ServerKind(ctx)
+		if err != nil {
+			return nil, cannotFork(db.Name, err)
+		}
+		if kind != "" {
+			kinds[db.Name] = kind
+		}
 	}
-	covers := func(path string) bool {
-		rel, err := filepath.Rel(dir, path)
-		return err == nil && filepath.IsLocal(rel)
+	return kinds, nil
+}
+
+// CheckOwnServers refuses a fork whose databases need servers that it cannot have. rec is the fork's record.
+func (b *Binder) CheckOwnServers(rec store.App) error {
+	list, err := b.ownServers(rec)
+	if err != nil {
+		return err
 	}
-	for _, used := range []string{workspace, "/tmp", "/run", "/var/run", "/usr", "/etc", "/dev/shm", "/proc"} {
-		if covers(used) {
-			return errs.New(errs.Unsupported, "", "its socket lies in %s, beside other files", dir).
-				WithHint("give the socket a folder of its own, as in /run/redis/redis.sock")
+	for i, o := range list {
+		if err := o.check(rec, list[:i]); err != nil {
+			return cannotFork(o.name, err)
 		}
 	}
 	return nil
 }
 
+func cannotFork(database string, err error) error {
+	return &errs.Error{Kind: errs.KindOf(err), Message: "the database " + database + " cannot be forked", Err: err, Hint: errs.HintOf(err)}
+}
+
+// check refuses a server that the fork cannot have beside the others.
+func (o ownServer) check(rec store.App, others []ownServer) error {
+	if rec.Unit != "" {
+		return errs.New(errs.Unsupported, "", "the app is run by the unit %s, and forks of units cannot have database servers yet", rec.Fork.ParentUnit).
+			WithHint("let mulligan run it: mulligan app set --run COMMAND")
+	}
+	if o.Socket != "" {
+		dir := filepath.Dir(o.Socket)
+		if usedBeside(rec, dir) {
+			return errs.New(errs.Unsupported, "", "its socket lies in %s, beside other files", dir).
+				WithHint("give the socket a folder of its own, as in /run/redis/redis.sock")
+		}
+		for _, other := range others {
+			if other.Socket != "" && filepath.Dir(other.Socket) == dir {
+				return errs.New(errs.Unsupported, "", "its socket lies in %s, as that of %s", dir, other.name).
+					WithHint("give each server's socket a folder of its own")
+			}
+		}
+	}
+	if o.NeedsUser {
+		if err := o.checkUser(); err != nil {
+			return err
+		}
+	}
+	_, err := o.program()
+	return err
+}
+
+// checkUser refuses an owner for whom the server does not run.
+func (o ownServer) checkUser() error {
+	uid := o.owner.UID
+	if o.owner.IsSelf() {
+		uid = os.Geteuid()
+	}
+	if uid == 0 {
+		return errs.New(errs.Unsupported, "", "a fork's own server has the rights of the app's owner, and this server does not run as root").
+			WithHint("let another user own the workspace and register the app")
+	}
+	if _, err := user.LookupId(strconv.Itoa(uid)); err != nil {
+		return errs.New(errs.Unsupported, "", "a fork's own server has the rights of the app's owner, and user %d has no name on this host", uid).
+			WithHint("give the user an account: useradd --uid %d NAME", uid)
+	}
+	return nil
+}
+
+// usedBeside reports whether a server's socket folder, put over dir, would cover more than sockets.
+func usedBeside(rec store.App, dir string) bool {
+	for _, used := range []string{rec.Fork.ParentPath, "/tmp", "/run", "/var/run", "/usr", "/etc", "/dev/shm", "/proc"} {
+		if rel, err := filepath.Rel(dir, used); err == nil && filepath.IsLocal(rel) {
+			return true
+		}
+	}
+	return false
+}
+
 // serverPath is where programs of servers are looked for.
 var serverPath = []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin"}
 
-func findProgram(names []string) (string, error) {
-	for _, name := range names {
-		for _, dir := range serverPath {
+// program finds the server's program.
+func (o ownServer) program() (string, error) {
+	for _, name := range o.Programs {
+		dirs := serverPath
+		if filepath.IsAbs(name) {
+			dirs = []string{""}
+		}
+		for _, dir := range dirs {
 			file := filepath.Join(dir, name)
 			if info, err := os.Stat(file); err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0 {
 				return file, nil
 			}
 		}
 	}
-	return "", errs.New(errs.Unsupported, "", "a fork needs a server of its own, and this host has no %s", strings.Join(names, " or ")).
-		WithHint("install %s on this host", names[0])
+	return "", errs.New(errs.Unsupported, "", "a fork needs a server of its own, and this host has no %s", strings.Join(o.Programs, " or ")).
+		WithHint("install %s on this host", o.Install)
 }
 
-// ownServers lists the servers that a fork has for itself.
+// ownServers lists the servers that a fork has for itself. Databases that are on one server of the parent's are on one of the fork's.
 func (b *Binder) ownServers(rec store.App) (list []ownServer, err error) {
 	if rec.Fork == nil {
 		return nil, nil
@@ -121,44 +195,63 @@ func (b *Binder) ownServers(rec store.App) (list []ownServer, err error) {
 	if err != nil {
 		return nil, err
 	}
+	var parents [][]snap.Parent
 	for _, db := range rec.Databases {
-		if !hasOwnServer(db) {
+		how, ok := served[db.Driver]
+		if !ok {
 			continue
 		}
-		s, err := redis.OwnServer(db.DSN)
+		p := parentOf(rec, db)
+		s, err := how.server(p)
 		if err != nil {
-			return nil, errs.Wrap(errs.Failed, "database "+db.Name, err)
+			return nil, cannotFork(db.Name, err)
 		}
-		list = append(list, ownServer{s, db.Name, rec.Slug, acc.User(), filepath.Join(b.StateDir(rec.ID), "srv-"+db.Name)})
+		at := slices.IndexFunc(list, func(o ownServer) bool { return o.driver == db.Driver && o.Port == s.Port && o.Socket == s.Socket })
+		if at < 0 {
+			list = append(list, ownServer{s, db.Driver, db.Name, []string{db.Name}, rec.Slug, acc.User(), filepath.Join(b.StateDir(rec.ID), "srv-"+db.Name)})
+			parents = append(parents, []snap.Parent{p})
+			continue
+		}
+		list[at].dbs, parents[at] = append(list[at].dbs, db.Name), append(parents[at], p)
+		if list[at].Server, err = how.server(parents[at]...); err != nil {
+			return nil, cannotFork(db.Name, err)
+		}
 	}
 	return list, nil
 }
 
-// redisConfig is the configuration of the driver of a database. A fork's own server is reached through the daemon's own folder.
-func (b *Binder) redisConfig(rec store.App, db ipc.Database, cfg redis.Config) (redis.Config, error) {
+func parentOf(rec store.App, db ipc.Database) snap.Parent {
+	return snap.Parent{DSN: db.DSN, Kind: rec.Fork.Servers[db.Name]}
+}
+
+// ownServerOf returns the server that a fork has for a database, with the DSN for its driver; nil if it has none. The server is
+// reached through the daemon's own folder.
+func (b *Binder) ownServerOf(rec store.App, db ipc.Database) (*ownServer, string, error) {
 	list, err := b.ownServers(rec)
 	if err != nil {
-		return cfg, err
+		return nil, "", err
 	}
 	for _, o := range list {
-		if o.name != db.Name {
-			continue
+		if slices.Contains(o.dbs, db.Name) {
+			dsn, err := served[db.Driver].dsn(parentOf(rec, db), o.socket())
+			return &o, dsn, err
 		}
-		cfg.Owner = privsep.Self
-		cfg.Callback = &redis.Callback{Port: o.Call, Socket: filepath.Join(o.at(), callback)}
-		cfg.DSN, err = redis.OwnDSN(db.DSN, o.socket())
 	}
-	return cfg, err
+	return nil, "", nil
 }
 
 // supervised takes charge of the server.
 func (o ownServer) supervised(stopTimeout time.Duration) (*supervise.Process, error) {
-	program, err := findProgram(o.Programs)
+	program, err := o.program()
 	if err != nil {
 		program = o.Programs[0] // to stop it, it need not be there
 	}
+	command := append([]string{program}, o.Args...)
+	if o.Setup != "" {
+		command = append([]string{"/bin/sh", "-euc", o.Setup + "\nexec \"$0\" \"$@\""}, command...)
+	}
 	return supervise.New(supervise.Config{
-		Name: o.slug + "'s " + o.name, Command: append([]string{program}, o.Args...), Dir: snap.ServerData, Owner: o.owner,
+		Name: o.slug + "'s " + o.name, Command: command, Dir: snap.ServerData, Owner: o.owner,
 		StateDir: filepath.Join(o.dir, "run"), Launch: o.launch, StopTimeout: stopTimeout,
 	})
 }
@@ -179,7 +272,7 @@ func (o ownServer) launch(cmd *exec.Cmd, visible []string) error {
 			{From: o.tmp(), At: "/tmp"}, {From: o.data(), At: snap.ServerData},
 			{From: filepath.Dir(o.config()), At: filepath.Dir(snap.ServerConfig)}, {From: o.at(), At: "/tmp/at"},
 		},
-		Fronts:  []isolate.Front{{Port: o.Listen, Listener: l}},
+		Fronts:  []isolate.Front{{Port: o.Listen, Socket: o.ListenSocket, Listener: l}},
 		Control: filepath.Join(o.dir, "run", "control.sock"),
 	}
 	if o.Call != 0 {
@@ -235,7 +328,7 @@ func (o ownServer) listen() (*net.UnixListener, error) {
 }
 
 // reach adds to a fork's place what leads its command to the server.
-func (o ownServer) reach(p *isolate.Place) error {
+func (o ownServer) reach(rec store.App, p *isolate.Place) error {
 	if err := o.prepare(); err != nil { // the server may not have been started yet
 		return err
 	}
@@ -244,25 +337,40 @@ func (o ownServer) reach(p *isolate.Place) error {
 		if err != nil {
 			return err
 		}
-		p.Binds = append(p.Binds, isolate.Bind{From: o.at(), At: at})
-		return nil
+		o.cover(p, at)
+	} else {
+		at := filepath.Join("/tmp/.mulligan", o.name)
+		o.cover(p, at)
+		p.Backs = append(p.Backs, isolate.Back{Port: o.Port, Socket: filepath.Join(at, o.socketName())})
 	}
-	at := filepath.Join("/tmp/.mulligan", o.name)
-	p.Binds = append(p.Binds, isolate.Bind{From: o.at(), At: at})
-	p.Backs = append(p.Backs, isolate.Back{Port: o.Port, Socket: filepath.Join(at, o.socketName())})
+	for _, dir := range o.Usual {
+		if at, err := filepath.EvalSymlinks(dir); err == nil && !usedBeside(rec, at) {
+			o.cover(p, at)
+		}
+	}
 	return nil
 }
 
-// startServers starts a fork's own servers, or takes them over if they run.
-func (b *Binder) startServers(ctx context.Context, rec store.App) (running []*supervise.Process, err error) {
+// cover puts the folder of the server's socket at a path, where no other server's is.
+func (o ownServer) cover(p *isolate.Place, at string) {
+	if !slices.ContainsFunc(p.Binds, func(b isolate.Bind) bool { return b.At == at }) {
+		p.Binds = append(p.Binds, isolate.Bind{From: o.at(), At: at})
+	}
+}
+
+// startServers starts a fork's own servers, or takes them over if they run. fresh reports whether one of them has no data yet.
+func (b *Binder) startServers(ctx context.Context, rec store.App) (running []*supervise.Process, fresh bool, err error) {
 	list, err := b.ownServers(rec)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	for _, o := range list {
+		if _, err := os.Stat(o.data()); err != nil {
+			fresh = true
+		}
 		p, err := o.supervised(b.opt.StopTimeout)
 		if err != nil {
-			return running, err
+			return running, fresh, err
 		}
 		running = append(running, p)
 		if err := p.Start(ctx); err != nil {
@@ -270,7 +378,7 @@ func (b *Binder) startServers(ctx context.Context, rec store.App) (running []*su
 			b.opt.Log.Error("a database server of a fork could not be started", "app", rec.Slug, "database", o.name, "err", err)
 		}
 	}
-	return running, nil
+	return running, fresh, nil
 }
 
 // StopServers stops a fork's own servers, whether or not the fork could be set up.
@@ -291,20 +399,45 @@ func (b *Binder) StopServers(ctx context.Context, rec store.App) error {
 	return nil
 }
 
-// serverPatience bounds how long a fork's own server may take until it answers after its start.
-const serverPatience = 30 * time.Second
+// How long a fork's own server may take until it answers after its start: with data, and when it makes them first.
+const (
+	serverPatience = 30 * time.Second
+	freshPatience  = 3 * time.Minute
+)
 
 // awaitServers waits until a fork's own servers answer, and gives up on one that does not: its layer's operations say why.
-func awaitServers(ctx context.Context, layers []Layer) {
-	ctx, cancel := context.WithTimeout(ctx, serverPatience)
+func (b *Binder) awaitServers(ctx context.Context, s *Setup, patience time.Duration) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	for _, l := range layers {
-		d, ok := l.Driver.(interface{ Answers(context.Context) error })
-		for ok && ctx.Err() == nil && d.Answers(ctx) != nil {
+	for _, l := range s.Layers {
+		d, ok := l.Driver.(snap.ServerDriver)
+		for ok && ctx.Err() == nil && s.serversRun(ctx) && d.Answers(ctx) != nil {
 			select {
 			case <-time.After(20 * time.Millisecond):
 			case <-ctx.Done():
 			}
 		}
 	}
+	for _, p := range s.servers {
+		if ctx.Err() != nil || !s.serversRun(ctx) {
+			b.opt.Log.Error("a database server of a fork does not answer", "server", p.Name(), "output", tail(p.LogPath()))
+		}
+	}
+}
+
+// serversRun reports whether none of the fork's own servers was given up.
+func (s *Setup) serversRun(ctx context.Context) bool {
+	return !slices.ContainsFunc(s.servers, func(p *supervise.Process) bool {
+		st, err := p.State(ctx)
+		return err != nil || st.Active == "failed"
+	})
+}
+
+// tail returns the end of a log.
+func tail(path string) string {
+	text, err := os.ReadFile(path) // its size is bounded
+	if err != nil {
+		return err.Error()
+	}
+	return string(text[max(0, len(text)-2000):])
 }

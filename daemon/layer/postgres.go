@@ -30,6 +30,14 @@ func (b *Binder) postgresConfig(ctx context.Context, rec store.App, db ipc.Datab
 		App: string(rec.ID), Name: db.Name, DSN: db.DSN, Mode: postgres.Mode(db.Mode),
 		StateDir: filepath.Join(b.StateDir(rec.ID), "db-"+db.Name), Store: contents, Owner: acc.User(), Failpoint: b.opt.Failpoint,
 	}
+	own, dsn, err := b.ownServerOf(rec, db)
+	if err != nil {
+		return cfg, err
+	}
+	if own != nil {
+		cfg.DSN, cfg.Private, cfg.Mode = dsn, true, postgres.Logical
+		return cfg, nil
+	}
 	if db.DataDir == "" || cfg.Mode == postgres.Logical || db.Chosen == string(postgres.Logical) {
 		return cfg, nil
 	}

@@ -158,7 +158,7 @@ func forRoot(spec ipc.App) string {
 func (svc *Service) checkUnit(ctx context.Context, who ipc.Caller, spec *ipc.App) error {
 	root := svc.owners.Administers(who)
 	if !root && spec.Unit != "" {
-		return errs.New(errs.Denied, "", "units are named by root").WithHint("%s", forRoot(*spec))
+		return errs.New(errs.Denied, "", "only root may name units").WithHint("%s", forRoot(*spec))
 	}
 	if len(spec.Run) > 0 {
 		return nil
@@ -181,7 +181,7 @@ func (svc *Service) checkUnit(ctx context.Context, who ipc.Caller, spec *ipc.App
 		return err
 	}
 	if !exists {
-		return errs.New(errs.NotFound, "", "no unit %s", name).WithHint("systemctl list-units shows those there are")
+		return errs.New(errs.NotFound, "", "no unit %s", name).WithHint("systemctl list-units shows the units")
 	}
 	return nil
 }
@@ -217,7 +217,7 @@ func (svc *Service) checkParts(ctx context.Context, who ipc.Caller, spec, before
 		return nil
 	}
 	if who.Guest != "" && (len(spec.Run) > 0 && !slices.Equal(spec.Run, before.Run) || spec.Health != nil && !reflect.DeepEqual(spec.Health, before.Health)) {
-		return errs.New(errs.Denied, "", "a guest's app runs nothing and asks nothing").WithHint("leave out run and health")
+		return errs.New(errs.Denied, "", "a guest's app can have neither a command nor a health check").WithHint("leave out run and health")
 	}
 	if !reflect.DeepEqual(spec.Health, before.Health) {
 		if err := checkHealthURL(spec.Health); err != nil {
@@ -257,7 +257,7 @@ func (svc *Service) checkDatabase(ctx context.Context, who ipc.Caller, spec ipc.
 	case root:
 		return nil
 	case db.Unit != "" || db.Mode == "physical":
-		return errs.New(errs.Denied, "", "database %q: clusters and their units are named by root", db.Name).
+		return errs.New(errs.Denied, "", "database %q: clusters and their only root may name units", db.Name).
 			WithHint("leave out mode and unit, or %s", forRoot(spec))
 	}
 	inside := false

@@ -59,7 +59,7 @@ func (svc *Service) AppWithGaps(ctx context.Context, who ipc.Caller, ref string)
 func (svc *Service) AddApp(ctx context.Context, who ipc.Caller, spec ipc.App) (ipc.App, error) {
 	const op = "register app"
 	if who.Grant != nil && len(who.Grant.Apps) > 0 {
-		return ipc.App{}, errs.New(errs.Denied, op, "this token is for some apps only").WithHint("use one without --app")
+		return ipc.App{}, errs.New(errs.Denied, op, "this token is for some apps only").WithHint("use a token that was made without --app")
 	}
 	rec, err := svc.admit(ctx, who, spec)
 	if err != nil {

@@ -27,7 +27,7 @@ func (svc *Service) checkDomain(who ipc.Caller, id ipc.AppID, spec ipc.App) erro
 		return nil
 	}
 	if !svc.owners.Administers(who) {
-		return errs.New(errs.Denied, "", "domains are named by root").
+		return errs.New(errs.Denied, "", "only root may name domains").
 			WithHint("ask an administrator: mulligan app add --slug %s --dir %s --domain %s, with owner = %q in an app file", spec.Slug, spec.Workspace, spec.Domain, accounts.UserName(who.UID))
 	}
 	for _, rec := range svc.apps.Records() {
@@ -41,7 +41,7 @@ func (svc *Service) checkDomain(who ipc.Caller, id ipc.AppID, spec ipc.App) erro
 // checkCluster checks that the caller may name the cluster, and that its unit exists.
 func (svc *Service) checkCluster(ctx context.Context, who ipc.Caller, spec ipc.App, db ipc.Database) error {
 	if !svc.owners.Administers(who) && (db.Unit != "" || who.Guest != "") {
-		return errs.New(errs.Denied, "", "the cluster of database %q is named by root", db.Name).
+		return errs.New(errs.Denied, "", "only root may name the cluster of database %q", db.Name).
 			WithHint("ask an administrator: mulligan app set --app %s 'database=%s=%s#mode=physical&data_dir=%s&unit=%s'", spec.Slug, db.Name, appfile.Redact(db), db.DataDir, db.Unit)
 	}
 	if db.DataDir == spec.Workspace || app.Within(db.DataDir, spec.Workspace) || app.Within(spec.Workspace, db.DataDir) {
@@ -64,7 +64,7 @@ func (svc *Service) checkCluster(ctx context.Context, who ipc.Caller, spec ipc.A
 	}
 	exists, err := m.Exists(ctx, db.Unit)
 	if err == nil && !exists {
-		err = errs.New(errs.NotFound, "", "no unit %s", db.Unit).WithHint("systemctl list-units 'postgresql*' shows those there are")
+		err = errs.New(errs.NotFound, "", "no unit %s", db.Unit).WithHint("systemctl list-units 'postgresql*' shows the units")
 	}
 	return err
 }

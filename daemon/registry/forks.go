@@ -188,6 +188,9 @@ func (svc *Service) CheckForkedUnit(ctx context.Context, slug, unit string) erro
 	return m.CheckCopy(ctx, unit)
 }
 
+// CheckOwnServers refuses a fork, by its record, whose databases need servers that it cannot have.
+func (svc *Service) CheckOwnServers(rec store.App) error { return svc.binder.CheckOwnServers(rec) }
+
 // disposeFork removes everything that openFork made.
 func (svc *Service) disposeFork(ctx context.Context, a *app.App) error {
 	_, err := svc.apps.RemoveForkFolder(ctx, a.Rec())

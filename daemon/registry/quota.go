@@ -22,6 +22,6 @@ func (svc *Service) checkAppQuota(ctx context.Context, who ipc.Caller) error {
 	if err != nil || n < l.Apps {
 		return err
 	}
-	return errs.New(errs.Denied, "", "you have %d apps, counting removed ones whose checkpoints are kept, and may have no more", n).
+	return errs.New(errs.Denied, "", "you have %d apps, including removed ones whose checkpoints are kept, and that is your limit", n).
 		WithHint("remove one for good (mulligan app remove SLUG --purge), or ask an administrator to raise [quota] apps in mulligand.toml")
 }

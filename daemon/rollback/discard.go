@@ -136,7 +136,7 @@ func (d *Service) discard(ctx context.Context, who ipc.Caller, a *app.App, id ip
 			return err
 		}
 		if len(list) != 1 || list[0].path != path.Clean(p) {
-			return errs.New(errs.NotFound, "", "%q is not a file that was made after %s", p, aimed).WithHint("leave out --discard, or name a file that is to go for good")
+			return errs.New(errs.NotFound, "", "%q is not a file that was made after %s", p, aimed).WithHint("leave out --discard, or name a file that is to be deleted for good")
 		}
 	}
 	for _, p := range req.Discard {

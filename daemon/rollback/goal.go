@@ -174,7 +174,7 @@ func (g *withoutWrites) prepare(ctx context.Context, p *part) error {
 	}
 	sw, how, err := r.PrepareRevert(ctx, g.v.request(g.r.op, p.base))
 	if err == nil && sw == nil {
-		err = errs.New(errs.Conflict, "", "the files to undo changed meanwhile").WithHint("try again")
+		err = errs.New(errs.Conflict, "", "the files to undo changed while the restore was prepared").WithHint("try again")
 	}
 	p.sw, g.how = sw, how
 	return err

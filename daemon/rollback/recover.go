@@ -144,7 +144,7 @@ func (r *rollback) recoverSwitched(ctx context.Context) (string, error) {
 func (r *rollback) stopAgain(ctx context.Context) (string, error) {
 	for _, p := range r.parts.list {
 		if p.sw == nil {
-			return "", errs.New(errs.Corrupt, "", "the preparation of %s is gone", p.Name)
+			return "", errs.New(errs.Corrupt, "", "the prepared restore of %s no longer exists", p.Name)
 		}
 	}
 	if !r.unit.stops() {

@@ -122,7 +122,7 @@ func (s *scope) omitted() (map[snap.Layer]bool, error) {
 		if s.markWanted(left, name) {
 			continue
 		}
-		e := errs.New(errs.Invalid, "", "%s has no layer %.64q to go without", s.a.Rec().Slug, name)
+		e := errs.New(errs.Invalid, "", "%s has no layer %.64q to leave out", s.a.Rec().Slug, name)
 		var known []string
 		for _, l := range s.a.Layers() {
 			known = append(known, string(l.Name), strings.TrimPrefix(string(l.Name), "db:"))

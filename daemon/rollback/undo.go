@@ -33,7 +33,7 @@ func (d *Service) resolveTarget(ctx context.Context, a *app.App, id ipc.Checkpoi
 		req.Reason = string(id)
 	}
 	if req.Turns < 0 || id == ipc.Redo && req.Turns > 1 {
-		return "", errs.New(errs.Invalid, "", "%d is not a number of turns", req.Turns).WithHint("undo takes 1 or more, redo goes over one rollback")
+		return "", errs.New(errs.Invalid, "", "%d is not a number of turns", req.Turns).WithHint("give undo a number from 1; redo takes no number")
 	}
 	to, err := l.Redo()
 	if id == ipc.Undo {

@@ -156,7 +156,7 @@ func (u *unit) staysUp(ctx context.Context) error {
 		}
 		if !now.Running() || now.Restarts > first.Restarts {
 			return errs.New(errs.Failed, "start "+u.a.Unit().Name(), "it ended soon after its start: %s", cmp.Or(now.Result, now.Active)).
-				WithHint("see its output; the checkpoint may be of a state that it can't start from")
+				WithHint("read its output; the app may be unable to start from the state of this checkpoint")
 		}
 		select {
 		case <-tick.C:

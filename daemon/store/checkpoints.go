@@ -215,7 +215,7 @@ func (s *Store) Checkpoint(ctx context.Context, app ipc.AppID, id ipc.Checkpoint
 	}
 	if len(cps) == 0 {
 		return Checkpoint{}, errs.New(errs.NotFound, "", "no checkpoint %.64q", string(id)).
-			WithHint("mulligan list shows those there are")
+			WithHint("mulligan list shows the checkpoints")
 	}
 	if cps[0].Damaged != "" {
 		return Checkpoint{}, damaged("checkpoint " + string(id))

@@ -73,7 +73,7 @@ func (s *Store) Disposals(ctx context.Context) ([]Disposal, error) {
 		func(rows *sql.Rows) (d Disposal, err error) {
 			var whole bool
 			if err = rows.Scan(&d.Kind, &d.ID, &d.AppID, &d.Layer, &d.Cause, &whole); err == nil && !whole {
-				err = errs.New(errs.Corrupt, "", "an order to drop something is damaged, and not followed").WithHint(rebuildHint)
+				err = errs.New(errs.Corrupt, "", "the record of something to remove is damaged, so nothing was removed").WithHint(rebuildHint)
 			}
 			return d, err
 		})

@@ -235,7 +235,7 @@ func (k *keeper) vacuum(ctx context.Context, old *sql.DB, next string) error {
 		}
 	}
 	if err != nil {
-		return errs.New(errs.Corrupt, "", "mulligan.db is damaged, and the content store does not know what was in it: %s (%v)", k.rep.Problem, err).
+		return errs.New(errs.Corrupt, "", "mulligan.db is damaged, and the content store has no copy of its records: %s (%v)", k.rep.Problem, err).
 			WithHint("nothing was changed; put a backup of mulligan.db in its place, or what sqlite3's .recover makes of it")
 	}
 	return nil

@@ -72,7 +72,7 @@ func takeLock(path string) (*os.File, error) {
 		return f, nil
 	}
 	if errors.Is(err, unix.EWOULDBLOCK) {
-		err = errs.New(errs.Busy, "", "another daemon supervises the app").WithHint("see who has %s open", path)
+		err = errs.New(errs.Busy, "", "another daemon supervises the app").WithHint("lsof %s shows the process that has it open", path)
 	}
 	return nil, errors.Join(err, f.Close())
 }

@@ -219,7 +219,7 @@ func (p *Process) outOfTime(ctx context.Context, op string) error {
 	p.mu.Lock()
 	st, rec := p.status, p.rec
 	p.mu.Unlock()
-	e := errs.New(errs.Failed, op, "still %s at the timeout", st.Active)
+	e := errs.New(errs.Failed, op, "the app is still %s at the timeout", st.Active)
 	if list, err := members(rec); err == nil && len(list) > 0 {
 		e.Message += "; left: " + describe(list)
 	}

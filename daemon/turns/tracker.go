@@ -56,7 +56,7 @@ func (t *Tracker) Flush(ctx context.Context) (snap.Mark, error) {
 	case <-ctx.Done():
 		return "", errs.New(errs.Unavailable, "flush files", "the files are still being read for the first time")
 	case <-t.run.Done():
-		return "", errs.New(errs.Unavailable, "flush files", "the app is no longer followed")
+		return "", errs.New(errs.Unavailable, "flush files", "the app's files are no longer watched")
 	}
 }
 

@@ -200,7 +200,7 @@ func (op opener) format(fresh bool) error {
 		return durable.Sync(filepath.Dir(op.dir)) // the folder may be new, and its parent must be synced
 	}
 	if errors.Is(err, fs.ErrNotExist) {
-		return errs.New(errs.Corrupt, opOpen, "%s is missing, and there are segments", path).
+		return errs.New(errs.Corrupt, opOpen, "%s is missing, although the store has segments", path).
 			WithHint("put the file back from a backup of the folder")
 	}
 	if err != nil {

@@ -60,7 +60,7 @@ func (p *Plan) Ended(op string) error {
 	if !p.Begun() {
 		return nil
 	}
-	return errs.New(errs.Conflict, op, "restore %s is half done", p.ID).WithHint("commit it again, or undo it")
+	return errs.New(errs.Conflict, op, "restore %s was interrupted", p.ID).WithHint("commit it again, or undo it")
 }
 
 // Forward returns an errs.Conflict error if the switch was undone, so that it cannot be committed.

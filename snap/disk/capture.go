@@ -143,7 +143,7 @@ func (c *capturing) shallow(ctx context.Context) error {
 		return d.reopener.reopen(opCapture, c.m, d.tree.Head)
 	}
 	if most := 2 * maxLive; depth >= most || c.survey.Deep >= most {
-		return errs.New(errs.Unavailable, opCapture, "%d images lie upon each other: merging them has not kept up", depth).
+		return errs.New(errs.Unavailable, opCapture, "the backing chain has %d images: they could not be merged fast enough", depth).
 			WithHint("delete checkpoints, and wait for the daemon's maintenance")
 	}
 	return nil

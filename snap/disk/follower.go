@@ -131,7 +131,7 @@ func (fo *follower) followChains(op string) error {
 		switch {
 		case known && now == was:
 		case known && now != "" && !fo.knows(now):
-			return errs.New(errs.Conflict, op, "disk %s of domain %s was put on %s, which mulligan does not know, and rested on %q", dev, fo.cfg.Domain, now, was).
+			return errs.New(errs.Conflict, op, "the backing file of disk %s of domain %s is now %s, which mulligan does not know; it was %q", dev, fo.cfg.Domain, now, was).
 				WithHint("with the domain off: qemu-img rebase -F qcow2 -b %s %s", was, path)
 		case known:
 			rests[dev] = now

@@ -40,7 +40,7 @@ type integrity struct{ *record }
 // corrupt is the error for damage in what is stored.
 func corrupt(op, format string, args ...any) error {
 	return errs.New(errs.Corrupt, op, format, args...).
-		WithHint("checkpoints that do not rest on it can be restored: mulligan verify tells which")
+		WithHint("checkpoints that do not need it can be restored: mulligan verify finds them")
 }
 
 // checkChain checks a layer and all below it. A file that was touched since it

@@ -70,7 +70,7 @@ func (d *Driver) RecordedPlaces() ([]string, error) {
 		}
 	}
 	if errors.Is(err, os.ErrNotExist) {
-		return nil, errs.New(errs.NotFound, op, "nothing is known of the disks of domain %s", d.cfg.Domain)
+		return nil, errs.New(errs.NotFound, op, "there is no record of the disks of domain %s", d.cfg.Domain)
 	}
 	return list, errs.Wrap(errs.Failed, op, err)
 }

@@ -114,6 +114,6 @@ func (r *record) onRaw(op string) error {
 	if !r.tree.Rests(r.tree.Layers[r.tree.Head]) {
 		return nil
 	}
-	return errs.New(errs.Conflict, op, "the disks of domain %s are on images that cannot be read, which were kept as they lay there", r.cfg.Domain).
+	return errs.New(errs.Conflict, op, "the disks of domain %s have images that cannot be read; they were kept as they are", r.cfg.Domain).
 		WithHint("go back to a checkpoint that was made before")
 }

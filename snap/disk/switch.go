@@ -111,7 +111,7 @@ func needOff(op string, m virt.Machine) error {
 		return err
 	}
 	if p.Up() {
-		return errs.New(errs.Busy, op, "the domain is running").WithHint("stop it first: its unit does that")
+		return errs.New(errs.Busy, op, "the domain is running").WithHint("stop the domain first: its unit does that when the unit is stopped")
 	}
 	return nil
 }
@@ -282,7 +282,7 @@ func (s *diskSwitch) Finish(ctx context.Context) error {
 		return nil // it was finished
 	}
 	if p.Phase == layertree.Committing || p.Phase == layertree.Undoing {
-		return errs.New(errs.Conflict, op, "restore %s is half done", s.id).WithHint("commit it again, or undo it")
+		return errs.New(errs.Conflict, op, "restore %s was interrupted", s.id).WithHint("commit it again, or undo it")
 	}
 	if err := s.d.cfg.Failpoint.At("finish"); err != nil {
 		return err

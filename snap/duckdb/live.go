@@ -47,7 +47,7 @@ func (l live) stat(suffix string) (st unix.Stat_t, err error) {
 	case errors.Is(err, unix.ENOENT):
 		return unix.Stat_t{}, nil
 	case err == nil && l.uid >= 0 && int(st.Uid) != l.uid:
-		err = errs.New(errs.Denied, "", "%s is not the app's owner's", l.name+suffix).WithHint("chown it")
+		err = errs.New(errs.Denied, "", "%s does not belong to the app's owner", l.name+suffix).WithHint("give the file to the app's owner: chown")
 	case err == nil && st.Mode&unix.S_IFMT != unix.S_IFREG:
 		err = errs.New(errs.Unsupported, "", "%s is not a file", l.name+suffix).WithHint("move it away")
 	}

@@ -47,7 +47,7 @@ func (d *Driver) OpenPath(ctx context.Context, id snap.SnapshotID, path string) 
 
 // noFile returns the error for a path at which there is no regular file. dir is the workspace.
 func noFile(op, dir, path string) error {
-	return errs.New(errs.NotFound, op, "%s is no file there", workspace.Shown(dir, path))
+	return errs.New(errs.NotFound, op, "%s is not a regular file", workspace.Shown(dir, path))
 }
 
 // openLive opens a file of the workspace. It opens the folders on the way one by one, and checks the type of each entry before

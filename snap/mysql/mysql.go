@@ -58,6 +58,7 @@ var (
 	_ snap.LiveCapturer    = (*Driver)(nil)
 	_ snap.Differ          = (*Driver)(nil)
 	_ snap.LeftoverDropper = (*Driver)(nil)
+	_ snap.ServerDriver    = (*Driver)(nil)
 )
 
 // New returns a driver; it does not connect.

@@ -76,7 +76,7 @@ func (s *session) tables(ctx context.Context, db string) ([]table, error) {
 			return nil, errs.New(errs.Unsupported, "", "table %s is %s: its history cannot be restored", t.Name, strings.ToLower(row[1])).
 				WithHint("keep it in another database, or drop its versioning")
 		case strings.Contains(row[3], "partitioned"): // after a crash, such tables were half renamed and unusable
-			return nil, errs.New(errs.Unsupported, "", "table %s has partitions, which a server that dies while it renames them loses", t.Name).
+			return nil, errs.New(errs.Unsupported, "", "table %s has partitions, which the server would lose if it died while a restore renames them", t.Name).
 				WithHint("keep it in another database, or ALTER TABLE … REMOVE PARTITIONING")
 		case !slices.Contains(engines, t.Engine):
 			return nil, errs.New(errs.Unsupported, "", "table %s has the engine %s", t.Name, t.Engine).

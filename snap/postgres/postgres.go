@@ -41,6 +41,7 @@ type Config struct {
 	StateDir  string // absolute; the daemon's own, for this layer alone
 	Store     *cas.Store
 	Owner     privsep.User // logical mode logs in with this user's rights
+	Private   bool         // see [logical.Config]
 	// Cluster is the cluster that the daemon may manage, with its data folder and how to start
 	// and stop it; nil if it may manage none. New copies App, Name, DSN, StateDir and Failpoint
 	// into it. The cluster must have been prepared by [Choose].
@@ -73,7 +74,7 @@ func New(cfg Config) (*Driver, error) {
 	} else {
 		d.Driver, err = logical.New(logical.Config{
 			App: cfg.App, Name: cfg.Name, DSN: cfg.DSN, StateDir: cfg.dir(Logical), Store: cfg.Store,
-			Owner: cfg.Owner, Failpoint: cfg.Failpoint,
+			Owner: cfg.Owner, Private: cfg.Private, Failpoint: cfg.Failpoint,
 		})
 	}
 	if err != nil {
@@ -223,6 +224,39 @@ func (d *Driver) DropLeftovers(ctx context.Context) ([]string, error) {
 	return nil, nil
 }
 
+// Adopt takes over a snapshot of another app's database, in logical mode.
+func (d *Driver) Adopt(ctx context.Context, from snap.Driver, id, as snap.SnapshotID) (snap.Snapshot, error) {
+	a, ok := d.Driver.(snap.Adopter)
+	other, same := from.(*Driver)
+	if !ok || !same {
+		return snap.Snapshot{}, noServer(d.mode)
+	}
+	return a.Adopt(ctx, other.Driver, id, as)
+}
+
+// ServerKind describes the server, in logical mode.
+func (d *Driver) ServerKind(ctx context.Context) (string, error) {
+	s, ok := d.Driver.(snap.ServerDriver)
+	if !ok {
+		return "", noServer(d.mode)
+	}
+	return s.ServerKind(ctx)
+}
+
+// Answers returns nil when the server answers, in logical mode.
+func (d *Driver) Answers(ctx context.Context) error {
+	s, ok := d.Driver.(snap.ServerDriver)
+	if !ok {
+		return noServer(d.mode)
+	}
+	return s.Answers(ctx)
+}
+
+func noServer(m Mode) error {
+	return errs.New(errs.Unsupported, "", "forks of PostgreSQL databases in mode %s are not supported yet", m).
+		WithHint("use mode logical for this database")
+}
+
 var (
 	_ snap.Driver          = (*Driver)(nil)
 	_ snap.LiveCapturer    = (*Driver)(nil)
@@ -230,4 +264,6 @@ var (
 	_ snap.Maintainer      = (*Driver)(nil)
 	_ snap.Rehearser       = (*Driver)(nil)
 	_ snap.LeftoverDropper = (*Driver)(nil)
+	_ snap.Adopter         = (*Driver)(nil)
+	_ snap.ServerDriver    = (*Driver)(nil)
 )

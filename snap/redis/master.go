@@ -72,7 +72,7 @@ func (d *Driver) listen(c *conn) (*master, error) {
 	if a, ok := c.LocalAddr().(*net.TCPAddr); ok {
 		host = a.IP.String()
 		if !a.IP.IsLoopback() && d.server.tls != nil {
-			return nil, errs.New(errs.Unsupported, "", "a restore over the network with TLS").
+			return nil, errs.New(errs.Unsupported, "", "a server on another host that is reached with TLS cannot be restored").
 				WithHint("run the daemon on the server's own host")
 		}
 	}

@@ -26,15 +26,15 @@ type Callback struct {
 	Socket string // path of the Unix socket on which the driver listens
 }
 
-// OwnServer returns how to run an empty server in place of the server at dsn, for the clients in a fork. The error is of kind
+// OwnServer returns how to run an empty server in place of the server of a parent, for the clients in a fork. The error is of kind
 // errs.Unsupported if the clients use TLS or another address than one of the loopback.
-func OwnServer(dsn string) (s snap.Server, err error) {
-	a, err := parseDSN(dsn)
+func OwnServer(of ...snap.Parent) (s snap.Server, err error) {
+	a, err := parseDSN(of[0].DSN)
 	if err != nil {
 		return s, err
 	}
 	s = snap.Server{
-		Programs: []string{"redis-server", "valkey-server"}, Args: []string{snap.ServerConfig},
+		Programs: []string{"redis-server", "valkey-server"}, Install: "redis-server", Args: []string{snap.ServerConfig},
 		Config: ownConfig(a), Listen: ownPort, Call: ownCall,
 	}
 	if a.network == "unix" {
@@ -56,8 +56,8 @@ func OwnServer(dsn string) (s snap.Server, err error) {
 }
 
 // OwnDSN returns the DSN of the server of OwnServer behind a Unix socket.
-func OwnDSN(dsn, socket string) (string, error) {
-	u, err := url.Parse(dsn)
+func OwnDSN(of snap.Parent, socket string) (string, error) {
+	u, err := url.Parse(of.DSN)
 	if err != nil {
 		return "", errs.New(errs.Invalid, "", "the dsn is not a URL")
 	}
@@ -90,6 +90,9 @@ func quoted(s string) string {
 	}
 	return `"` + b.String() + `"`
 }
+
+// ServerKind returns "", because a server of any version can replace another.
+func (d *Driver) ServerKind(context.Context) (string, error) { return "", nil }
 
 // Answers returns nil if the server answers and is not loading data.
 func (d *Driver) Answers(ctx context.Context) error {

@@ -24,7 +24,7 @@ func Foundation(op, dev, path string) (list []*File, err error) {
 			return list, nil
 		}
 		if strings.Contains(img.Backing, ":") {
-			return nil, errs.New(errs.Unsupported, op, "disk %s rests on %.80q, which is not a plain file", dev, img.Backing).WithHint("flatten it: qemu-img rebase -b ''")
+			return nil, errs.New(errs.Unsupported, op, "the backing file of disk %s is %.80q, which is not a regular file", dev, img.Backing).WithHint("flatten it: qemu-img rebase -b ''")
 		}
 		if img.BackingFmt != "qcow2" && img.BackingFmt != "raw" {
 			return nil, errs.New(errs.Unsupported, op, "disk %s: %s does not name the format of its backing file", dev, path).

@@ -41,7 +41,7 @@ func within[T any](limit time.Duration, what string, f func() (T, error)) (T, er
 		return a.v, classify(what, a.err)
 	case <-timer.C:
 		var none T
-		return none, errs.New(errs.Unavailable, what, "libvirt did not answer within %s", limit).WithHint("see whether libvirtd is well")
+		return none, errs.New(errs.Unavailable, what, "libvirt did not answer within %s", limit).WithHint("check libvirtd: systemctl status libvirtd")
 	}
 }
 

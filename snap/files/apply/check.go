@@ -124,8 +124,8 @@ func (p *Applier) checkGiven(op string, deltas []diff.Delta) error {
 	if more > 0 {
 		others = fmt.Sprintf(" (and %d more paths)", more)
 	}
-	return errs.New(errs.Denied, op, "%s %s: only root can give it back%s", workspace.Shown(p.Walker.Workspace.Dir, path), why, others).
-		WithHint("chown or chgrp it to yourself, exclude it, or protect this app with the host daemon (root); a scope that leaves it out goes back")
+	return errs.New(errs.Denied, op, "%s %s: only root can restore that%s", workspace.Shown(p.Walker.Workspace.Dir, path), why, others).
+		WithHint("chown or chgrp it to yourself, exclude it, or protect this app with the host daemon (root); a rollback with a scope that leaves it out works")
 }
 
 // Check checks everything that Commit and Undo will need: undamaged contents, the right to set owners, folders whose owner may

@@ -58,7 +58,7 @@ func checkTrue(op, dir string) error {
 		return errs.New(errs.NotFound, op, "%s is not there", dir).WithHint("check the path")
 	}
 	if errors.Is(err, os.ErrPermission) {
-		return errs.New(errs.Denied, op, "%s cannot be looked into by the user that mulligand runs as", dir).
+		return errs.New(errs.Denied, op, "the user that mulligand runs as cannot read %s", dir).
 			WithHint("a FUSE filesystem needs the option allow_other or allow_root for that; or protect the folder with your own daemon (mulligan init)")
 	}
 	if err != nil {

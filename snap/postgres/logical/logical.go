@@ -32,6 +32,9 @@ type Config struct {
 	// Owner is the user with whose rights the driver connects to the server, reads the files that the DSN names, and runs the
 	// dump programs.
 	Owner privsep.User
+	// Private says that the server is behind a socket in a folder that the daemon may enter, and its owner may not: the driver
+	// connects itself, and the dump programs get the folder open.
+	Private bool
 	// BinDirs are the folders to search for pg_dump. Default: the usual folders and PATH.
 	BinDirs []string
 	// Jobs is the number of connections that read or write rows in parallel. Default: by the number of CPUs.
@@ -57,6 +60,7 @@ type Driver struct {
 var (
 	_ snap.Differ          = (*Driver)(nil)
 	_ snap.LeftoverDropper = (*Driver)(nil)
+	_ snap.ServerDriver    = (*Driver)(nil)
 )
 
 // New returns a driver; it does not connect.

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"mulligan/errs"
+	"mulligan/privsep"
 	"mulligan/snap/postgres/pglogin"
 	"mulligan/snap/postgres/pgwire"
 )
@@ -102,6 +103,9 @@ func (d *Driver) config(ctx context.Context, db string) (*pgx.ConnConfig, error)
 	}
 	cfg.RuntimeParams = map[string]string{"application_name": "mulligan", "client_encoding": "UTF8"}
 	cfg.DialFunc = d.cfg.Owner.Dial
+	if d.cfg.Private {
+		cfg.DialFunc = privsep.Self.Dial
+	}
 	cfg.DefaultQueryExecMode = pgx.QueryExecModeSimpleProtocol
 	pgwire.Guard(cfg, &d.refusal)
 	return cfg, nil

@@ -2,13 +2,10 @@ package logical
 
 import (
 	"context"
-	"fmt"
-	"io/fs"
-	"os"
 	"path/filepath"
-	"syscall"
 
 	"mulligan/privsep"
+	"mulligan/snap/postgres/pgbin"
 )
 
 // programs returns the folder of the server's own programs, which may have pg_dump too. It returns "" if the server runs on
@@ -19,62 +16,14 @@ func (c *conn) programs(ctx context.Context, owner privsep.User) string {
 	if c.QueryRow(ctx, "SELECT pg_catalog.pg_backend_pid()").Scan(&pid) != nil {
 		return ""
 	}
-	dir := serverFolder(pid)
+	dir := pgbin.ServerFolder(pid)
 	if dir == "" {
 		return ""
 	}
 	for _, name := range []string{"pg_dump", "pg_restore"} {
-		if !guarded(filepath.Join(dir, name), owner) {
+		if !pgbin.Guarded(filepath.Join(dir, name), owner) {
 			return ""
 		}
 	}
 	return dir
-}
-
-// serverFolder returns the folder of the program of process pid. It returns "" unless that is a Postgres server whose file has
-// the same path on this host.
-func serverFolder(pid int) string {
-	process := fmt.Sprintf("/proc/%d/exe", pid) // if the server is on another host, pid is any process of this host or none
-	path, err := os.Readlink(process)
-	if err != nil || filepath.Base(path) != "postgres" {
-		return ""
-	}
-	running, err := os.Stat(process)
-	if err != nil {
-		return ""
-	}
-	if here, err := os.Stat(path); err != nil || !os.SameFile(running, here) {
-		return "" // the path belongs to another mount namespace
-	}
-	return filepath.Dir(path)
-}
-
-// guarded reports whether only root and owner can change the file at path.
-func guarded(path string, owner privsep.User) bool {
-	target, err := filepath.EvalSymlinks(path)
-	if err != nil || target != path && !guarded(target, owner) {
-		return false
-	}
-	for dir := filepath.Dir(path); ; dir = filepath.Dir(dir) {
-		if !othersMayNotWrite(dir, owner) {
-			return false
-		}
-		if dir == "/" {
-			return othersMayNotWrite(target, owner)
-		}
-	}
-}
-
-// othersMayNotWrite reports whether path belongs to root or owner, and only they may write to it. A sticky folder that
-// everybody may write to is allowed, because others cannot rename or remove the entries of root and owner in it.
-func othersMayNotWrite(path string, owner privsep.User) bool {
-	info, err := os.Lstat(path)
-	if err != nil {
-		return false
-	}
-	uid := int(info.Sys().(*syscall.Stat_t).Uid)
-	if uid != 0 && uid != os.Geteuid() && uid != owner.UID {
-		return false
-	}
-	return info.Mode()&0o022 == 0 || info.IsDir() && info.Mode()&fs.ModeSticky != 0
 }

@@ -20,6 +20,7 @@ import (
 
 	"mulligan/errs"
 	"mulligan/privsep"
+	"mulligan/snap/postgres/pgbin"
 )
 
 // toolbox finds installed versions of pg_dump and pg_restore.
@@ -39,9 +40,8 @@ type tool struct {
 	stamp   string // identifies the file of this version
 }
 
-// places are the folders where distributions install each version. A pg_dump in another folder may be a wrapper that chooses a
-// version by a cluster's name.
-var places = []string{"/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin", "/usr/local/pgsql/bin"}
+// places are the folders to search first. A pg_dump in another folder may be a wrapper that chooses a version by a cluster's name.
+var places = pgbin.Places
 
 // toolsFor returns the tools that dump or load a database of a server with this major version. c is a session on the server.
 func (d *Driver) toolsFor(ctx context.Context, c *conn, major int) (tool, error) {
@@ -155,8 +155,9 @@ type child struct {
 // The paths of a child's files. They are in memory and passed by descriptor, so a password is on no disk, in no argument and in
 // no environment.
 const (
-	passPath = "/proc/self/fd/3"
-	filePath = "/proc/self/fd/4"
+	passPath   = "/proc/self/fd/3"
+	filePath   = "/proc/self/fd/4"
+	folderPath = "/proc/self/fd/5" // of the server's socket
 )
 
 // run runs a tool to its end as the app's owner. The kernel kills the tool when the daemon ends.
@@ -175,9 +176,18 @@ func (d *Driver) run(ctx context.Context, c child) error {
 		return err
 	}
 	defer file.Close()
+	given, login := []*os.File{pass, file}, *d.login
+	if d.cfg.Private {
+		folder, err := os.OpenFile(login.host, unix.O_PATH|unix.O_DIRECTORY, 0)
+		if err != nil {
+			return err
+		}
+		defer folder.Close() // nothing was written through it
+		given, login.host = append(given, folder), folderPath
+	}
 	bounded := boundedTool(filepath.Join(c.tool.dir, c.name), c.args)
 	cmd := exec.CommandContext(ctx, bounded[0], bounded[1:]...)
-	cmd.Dir, cmd.Env, cmd.ExtraFiles, cmd.Stdout = "/", d.login.env(passPath), []*os.File{pass, file}, c.out
+	cmd.Dir, cmd.Env, cmd.ExtraFiles, cmd.Stdout = "/", login.env(passPath), given, c.out
 	stderr := &head{limit: 64 << 10}
 	cmd.Stderr = stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}

@@ -64,47 +64,6 @@ func TestToolsBesideServer(t *testing.T) {
 	s.lives(t, "with the server's tools", before)
 }
 
-// Programs that others than root and the owner could exchange are not run as the owner.
-func TestGuarded(t *testing.T) {
-	testkit.Need(t, "root")
-	for what, tt := range map[string]struct {
-		change func(dir, file string) error
-		want   bool
-	}{
-		"root's":                     {func(string, string) error { return nil }, true},
-		"the owner's":                {func(dir, file string) error { return os.Chown(file, nobody.UID, nobody.GID) }, true},
-		"somebody's file":            {func(dir, file string) error { return os.Chown(file, 12345, 12345) }, false},
-		"somebody's folder":          {func(dir, file string) error { return os.Chown(dir, 12345, 12345) }, false},
-		"a file for all to write":    {func(dir, file string) error { return os.Chmod(file, 0o777) }, false},
-		"a folder for all to write":  {func(dir, file string) error { return os.Chmod(dir, 0o777) }, false},
-		"a folder, with sticky bit":  {func(dir, file string) error { return os.Chmod(dir, 0o777|os.ModeSticky) }, true},
-		"a link to somebody's":       {func(dir, file string) error { return linkTo(t, file, 12345) }, false},
-		"a link to one of the owner": {func(dir, file string) error { return linkTo(t, file, nobody.UID) }, true},
-		"nothing":                    {func(dir, file string) error { return os.Remove(file) }, false},
-	} {
-		t.Run(what, func(t *testing.T) {
-			dir := filepath.Join(openFolder(t), "bin")
-			check(t, os.Chmod(filepath.Dir(dir), 0o755))
-			check(t, os.Mkdir(dir, 0o755))
-			file := filepath.Join(dir, "pg_dump")
-			check(t, os.WriteFile(file, nil, 0o755))
-			check(t, os.Chmod(file, 0o755))
-			check(t, tt.change(dir, file))
-			if got := guarded(file, nobody); got != tt.want {
-				t.Errorf("guarded: %v", got)
-			}
-		})
-	}
-}
-
-// linkTo replaces file by a link to another, which uid owns.
-func linkTo(t *testing.T, file string, uid int) error {
-	t.Helper()
-	check(t, os.Rename(file, file+".real"))
-	check(t, os.Chown(file+".real", uid, uid))
-	return os.Symlink(file+".real", file)
-}
-
 // A server names the process that serves a session. Only if that is a server of this host is its folder looked at.
 func TestPrograms(t *testing.T) {
 	c := startCluster(t, pgtest.Options{})
@@ -114,11 +73,6 @@ func TestPrograms(t *testing.T) {
 	defer conn.close()
 	if got, want := conn.programs(t.Context(), s.cfg.Owner), c.Bin; got != want {
 		t.Errorf("the server's programs are in %q, want %q", got, want)
-	}
-	for _, pid := range []int{os.Getpid(), 1 << 30} { // no server, and no process
-		if got := serverFolder(pid); got != "" {
-			t.Errorf("process %d: %q", pid, got)
-		}
 	}
 }
 

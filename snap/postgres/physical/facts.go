@@ -58,7 +58,7 @@ func (s *server) inspect(ctx context.Context, c session.Conn) (f facts, err erro
 		return f, err
 	}
 	if !superuser {
-		return f, errs.New(errs.Denied, "", "%s is not a superuser, and only one can take a cluster back as a whole", c.Config().User).
+		return f, errs.New(errs.Denied, "", "%s is not a superuser, and only a superuser can restore a whole cluster", c.Config().User).
 			WithHint("give a DSN of a superuser, or use mode = logical")
 	}
 	err = c.Row(ctx, factsSQL, &f.Version, &f.System, &f.DataDir, &f.ConfigFile, &f.Superuser, &f.Bootstrap,

@@ -71,9 +71,9 @@ func (w *markWriter) markOn(ctx context.Context, c session.Conn) (m marker, warn
 		return m, nil, errs.New(errs.Unsupported, "", "the cluster has a tablespace outside its data folder, which all copies would share").
 			WithHint("drop the tablespace, or use mode = logical")
 	case !archiving && kept == nil:
-		return m, nil, errs.New(errs.Conflict, "", "nothing keeps the log of the cluster").WithHint("enable physical mode for it again")
+		return m, nil, errs.New(errs.Conflict, "", "neither a replication slot nor archive_command keeps the log of the cluster").WithHint("enable physical mode for it again")
 	case kept != nil && *kept == "lost":
-		return m, nil, errs.New(errs.Corrupt, "", "the server dropped log that was not copied yet, as max_slot_wal_keep_size has it").
+		return m, nil, errs.New(errs.Corrupt, "", "the server removed log that was not copied yet, because of max_slot_wal_keep_size").
 			WithHint("set it to -1, and let a new base be taken")
 	}
 	if failing != nil {

@@ -48,7 +48,7 @@ var TakeClaim = privsep.Define("physical.claim", func(_ context.Context, c Claim
 	case err != nil:
 		return made, err
 	case string(data) != c.Mine:
-		return made, errs.New(errs.Conflict, "", "the cluster is in the care of %s already", strings.TrimSpace(string(data))).
+		return made, errs.New(errs.Conflict, "", "the cluster already belongs to %s", strings.TrimSpace(string(data))).
 			WithHint("in physical mode a cluster belongs to one app alone; use mode = logical for the other")
 	}
 	return made, nil

@@ -36,7 +36,7 @@ func Locate(ctx context.Context, dataDir string) (p Place, err error) {
 		return p, errs.New(errs.NotFound, op, "%s is not a folder", dataDir).WithHint("name the cluster's data folder itself: psql -c 'SHOW data_directory'")
 	}
 	if st.Uid == 0 {
-		return p, errs.New(errs.Invalid, op, "%s belongs to root, whom no server runs as", dataDir).WithHint("name the cluster's data folder")
+		return p, errs.New(errs.Invalid, op, "%s belongs to root, and no server runs as root", dataDir).WithHint("name the cluster's data folder")
 	}
 	p.Owner = privsep.User{UID: int(st.Uid), GID: int(st.Gid)}
 	version, err := VersionOf(ctx, p.Owner, dataDir)

@@ -71,7 +71,7 @@ func Explain(err error) error {
 	case errors.As(err, &known):
 		return errs.Wrap(errs.Failed, "", err)
 	case errors.As(err, &pg) && pg.Code == "42501":
-		return errs.New(errs.Denied, "", "the role of the DSN is not a superuser, and only one can take a cluster back as a whole").
+		return errs.New(errs.Denied, "", "the role of the DSN is not a superuser, and only a superuser can restore a whole cluster").
 			WithHint("give a DSN of a superuser, or use mode = logical")
 	case errors.As(err, &pg) && (pg.Code == "28P01" || pg.Code == "28000"):
 		return &errs.Error{Kind: errs.Denied, Message: "the server does not let us in: " + pg.Message, Hint: "correct the user or the password of the DSN, or pg_hba.conf"}

@@ -1,0 +1,379 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"mulligan/ipc"
+	"mulligan/snap/postgres/pgtest"
+	"mulligan/testkit"
+)
+
+// serveClient is an app that has the address of its database server in its code: of two commands, it runs the first for each POST, with
+// the request as input, and the second for each GET, and answers with what the command prints.
+func serveClient(addr string, args []string) {
+	at := slices.Index(args, "--")
+	http.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		command := args[:at]
+		if r.Method == http.MethodGet {
+			command = args[at+1:]
+		}
+		password, _ := os.ReadFile("password") // without it, the server says so
+		cmd := exec.CommandContext(r.Context(), command[0], command[1:]...)
+		cmd.Stdin = r.Body
+		for _, name := range []string{"PGPASSWORD=", "MYSQL_PWD=", "REDISCLI_AUTH="} {
+			cmd.Env = append(cmd.Env, name+string(password))
+		}
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+		_, _ = w.Write(out) // the client may be gone
+	})
+	fmt.Fprintln(os.Stderr, http.ListenAndServe(addr, nil))
+	os.Exit(1)
+}
+
+// clientApp is such an app, or a fork of it.
+type clientApp struct{ addr string }
+
+// ask has the app run its client until that succeeds.
+func (a clientApp) ask(t testing.TB, method, input string) (said string) {
+	t.Helper()
+	var last string
+	defer func() {
+		if t.Failed() {
+			t.Logf("%s says: %.2000s", a.addr, last)
+		}
+	}()
+	eventually(t, "the app's client succeeds", func() bool {
+		c := http.Client{Timeout: time.Minute}
+		req, err := http.NewRequestWithContext(t.Context(), method, "http://"+a.addr, strings.NewReader(input))
+		if err != nil {
+			t.Fatal(err)
+		}
+		res, err := c.Do(req)
+		if err != nil {
+			last = err.Error()
+			return false
+		}
+		defer res.Body.Close()
+		b, err := io.ReadAll(res.Body)
+		last = string(b)
+		return err == nil && res.StatusCode == http.StatusOK
+	})
+	return last
+}
+
+// do has the app send commands to its server, all of which are carried out or none.
+func (a clientApp) do(t testing.TB, commands string) { t.Helper(); a.ask(t, http.MethodPost, commands) }
+
+// dump is all that the app's server has, in an order that says nothing.
+func (a clientApp) dump(t testing.TB) string {
+	t.Helper()
+	lines := strings.Split(a.ask(t, http.MethodGet, ""), "\n")
+	lines = slices.DeleteFunc(lines, func(l string) bool {
+		return strings.HasPrefix(l, `\restrict `) || strings.HasPrefix(l, `\unrestrict `)
+	})
+	slices.Sort(lines)
+	return strings.Join(lines, "\n")
+}
+
+// ordinary is a user with an account, which some servers need.
+const ordinary = 65534
+
+// forkedServer is a kind of database server that each fork of an app has for itself.
+type forkedServer struct {
+	name, need string
+	program    string // of the server
+	uid        int    // of the app's owner
+	userDaemon bool   // the daemon is the owner's; else root's
+	// start starts the parent's server, and returns the app's DSN and the commands of its client.
+	start func(t *testing.T, dir string) (dsn string, client []string)
+	write func(r *rand.Rand, word string) string // commands that change much
+}
+
+func forkedServers() []forkedServer {
+	postgres := forkedServer{need: "postgres", program: "/bin/postgres", uid: ordinary, write: func(r *rand.Rand, word string) string {
+		var list []string
+		for range 30 {
+			list = append(list, fmt.Sprintf("INSERT INTO items (name, price) VALUES ('%s %d', %d);", word, r.Int(), r.IntN(100)),
+				fmt.Sprintf("UPDATE items SET name = '%s' WHERE id = %d;", word, r.IntN(300)), fmt.Sprintf("DELETE FROM orders WHERE item = %d;", r.IntN(300)))
+		}
+		return strings.Join(append(list, fmt.Sprintf("CREATE TABLE %s_%d (w text); INSERT INTO %[1]s_%[2]d VALUES ('%[1]s');", word, r.IntN(1e9))), "\n")
+	}}
+	redis := forkedServer{need: "redis", program: "redis-server", write: func(r *rand.Rand, word string) string {
+		var list []string
+		for range 50 {
+			list = append(list, fmt.Sprintf("SET k%d %s-%d", r.IntN(200), word, r.Int()), fmt.Sprintf("RPUSH l%d %s", r.IntN(20), word))
+		}
+		return strings.Join(append(list, "SET word "+word), "\n")
+	}}
+	maria := forkedServer{need: "mariadb", program: "/mariadbd", uid: stranger, write: func(r *rand.Rand, word string) string {
+		list := []string{"START TRANSACTION;"}
+		for range 30 {
+			list = append(list, fmt.Sprintf("INSERT INTO items (name, price) VALUES ('%s %d', %d);", word, r.Int(), r.IntN(100)),
+				fmt.Sprintf("UPDATE items SET name = '%s' WHERE id = %d;", word, r.IntN(60)), fmt.Sprintf("DELETE FROM orders WHERE item = %d;", r.IntN(60)))
+		}
+		return strings.Join(append(list, fmt.Sprintf("COMMIT; CREATE TABLE %s_%d (w text); INSERT INTO %[1]s_%[2]d VALUES ('%[1]s');", word, r.IntN(1e9))), "\n")
+	}}
+	list := []forkedServer{redis, redis, postgres, postgres, maria, maria}
+	list[0].name, list[0].uid, list[0].start = "redis by tcp", stranger, func(t *testing.T, dir string) (string, []string) { return startRedis(t, dir, false) }
+	list[1].name, list[1].userDaemon, list[1].start = "redis by socket", true, func(t *testing.T, dir string) (string, []string) { return startRedis(t, dir, true) }
+	list[2].name, list[2].start = "postgres by tcp", func(t *testing.T, _ string) (string, []string) { return startPostgres(t, false) }
+	list[3].name, list[3].userDaemon, list[3].start = "postgres by socket", true, func(t *testing.T, _ string) (string, []string) { return startPostgres(t, true) }
+	list[4].name, list[4].start = "mariadb by tcp", func(t *testing.T, dir string) (string, []string) { return startMariaDB(t, dir, false) }
+	list[5].name, list[5].userDaemon, list[5].start = "mariadb by socket", true, func(t *testing.T, dir string) (string, []string) { return startMariaDB(t, dir, true) }
+	return list
+}
+
+// startMariaDB starts a MariaDB server with a database that has a view, a routine, a trigger and an event of another user's.
+func startMariaDB(t *testing.T, dir string, bySocket bool) (dsn string, client []string) {
+	_, port, err := net.SplitHostPort(freeAddr(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	data, sockets := filepath.Join(dir, "mysql"), filepath.Join(dir, "sockets")
+	if err := os.Mkdir(sockets, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	socket := filepath.Join(sockets, "my.sock")
+	output(t, "", "mariadb-install-db", "--no-defaults", "--datadir="+data, "--skip-test-db", "--tmpdir="+dir, "--auth-root-authentication-method=normal", "--innodb-log-file-size=8M")
+	engine(t, func() bool {
+		return exec.Command("mariadb-admin", "--no-defaults", "--socket="+socket, "--user=root", "ping").Run() == nil
+	}, "mariadbd", "--no-defaults", "--datadir="+data, "--socket="+socket, "--bind-address=127.0.0.1", "--port="+port, "--user=root", "--innodb-flush-log-at-trx-commit=0", "--innodb-buffer-pool-size=32M", "--character-set-server=utf8mb4")
+	output(t, `CREATE DATABASE shop; CREATE USER shopper@'%' IDENTIFIED BY 'hunter2'; GRANT ALL ON *.* TO shopper@'%'; CREATE USER clerk@localhost; GRANT ALL ON shop.* TO clerk@localhost;
+		USE shop;
+		CREATE TABLE items (id int AUTO_INCREMENT PRIMARY KEY, name text, price int); CREATE TABLE orders (id int AUTO_INCREMENT PRIMARY KEY, item int, KEY (item));
+		CREATE TABLE log (w text);
+		INSERT INTO items (name, price) SELECT CONCAT('item ', seq), seq FROM seq_1_to_60; INSERT INTO orders (item) SELECT seq FROM seq_1_to_60;
+		CREATE DEFINER=clerk@localhost VIEW dear AS SELECT * FROM items WHERE price > 50;
+		CREATE DEFINER=clerk@localhost FUNCTION total() RETURNS int READS SQL DATA RETURN (SELECT SUM(price) FROM items);
+		CREATE DEFINER=clerk@localhost TRIGGER made AFTER INSERT ON items FOR EACH ROW INSERT INTO log VALUES (NEW.name);
+		CREATE DEFINER=clerk@localhost EVENT never ON SCHEDULE EVERY 1 YEAR STARTS '2037-01-01 00:00:00' DO DELETE FROM log;`,
+		"mariadb", "--no-defaults", "--socket="+socket, "--user=root")
+	server := []string{"--no-defaults", "--protocol=tcp", "--host=127.0.0.1", "--port=" + port, "--user=shopper"}
+	dsn = "mysql://shopper:hunter2@127.0.0.1:" + port + "/shop"
+	if bySocket {
+		server = []string{"--no-defaults", "--socket=" + socket, "--user=shopper"}
+		dsn = "mysql://shopper:hunter2@/shop?socket=" + socket
+	}
+	return dsn, slices.Concat([]string{"mariadb"}, server, []string{"shop", "--", "mariadb-dump"}, server,
+		[]string{"--skip-dump-date", "--skip-comments", "--skip-extended-insert", "--routines", "--events", "--triggers", "shop"})
+}
+
+// startRedis starts a Redis server.
+func startRedis(t *testing.T, dir string, bySocket bool) (dsn string, client []string) {
+	_, port, err := net.SplitHostPort(freeAddr(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	sockets, data := filepath.Join(dir, "sockets"), filepath.Join(dir, "data")
+	if err := errors.Join(os.Mkdir(sockets, 0o755), os.Mkdir(data, 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	socket := filepath.Join(sockets, "redis.sock")
+	engine(t, func() bool {
+		out, err := exec.Command("redis-cli", "-p", port, "--no-auth-warning", "-a", "hunter2", "PING").Output()
+		return err == nil && strings.TrimSpace(string(out)) == "PONG"
+	}, "redis-server", "--bind", "127.0.0.1", "--port", port, "--unixsocket", socket, "--dir", data, "--requirepass", "hunter2", "--logfile", filepath.Join(data, "log"))
+	dsn, client = "redis://:hunter2@127.0.0.1:"+port, []string{"redis-cli", "-e", "-h", "127.0.0.1", "-p", port}
+	if bySocket {
+		dsn, client = "redis://:hunter2@/?socket="+socket, []string{"redis-cli", "-e", "-s", socket}
+	}
+	all := "local out = {} local keys = redis.call('KEYS', '*') table.sort(keys) for _, k in ipairs(keys) do out[#out+1] = k .. redis.sha1hex(redis.call('DUMP', k)) end return table.concat(out, ' ')"
+	return dsn, append(append(slices.Clone(client), append([]string{"--"}, client...)...), "EVAL", all, "0")
+}
+
+// startPostgres starts a Postgres server with a database that uses roles, rights and more than tables.
+func startPostgres(t *testing.T, bySocket bool) (dsn string, client []string) {
+	c := pgtest.Start(t, pgtest.Options{})
+	c.Psql(t, "postgres", `CREATE ROLE clerk; CREATE ROLE shopper LOGIN CREATEDB PASSWORD 'hunter2'; CREATE DATABASE shop OWNER shopper`)
+	c.Psql(t, "shop", shopSQL+`; GRANT SELECT ON items TO clerk`)
+	conn := fmt.Sprintf("host=127.0.0.1 port=%d user=shopper dbname=shop sslmode=disable", c.Port)
+	if bySocket {
+		conn = fmt.Sprintf("host=%s port=%d user=shopper dbname=shop", c.Socket, c.Port)
+	}
+	return "postgres:" + conn + " password=hunter2", []string{
+		c.Bin + "/psql", "-XAtq", "--single-transaction", "-v", "ON_ERROR_STOP=1", "-f", "-", "-d", conn, "--", c.Bin + "/pg_dump", "-d", conn}
+}
+
+// TestForkedServers makes forks of an app with a database server: each has a server of its own at the address of the parent's, which
+// runs with the owner's rights. One is kept, and redo leads back; the daemon is killed under them; in the end nothing of them is left.
+func TestForkedServers(t *testing.T) {
+	testkit.Need(t, "root")
+	for _, c := range forkedServers() {
+		t.Run(c.name, func(t *testing.T) {
+			testkit.Need(t, c.need)
+			c.run(t)
+		})
+	}
+}
+
+func (c forkedServer) run(t *testing.T) {
+	d := newDaemon(t)
+	dir, err := os.MkdirTemp("/var/tmp", "forks")
+	check := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	check(err)
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	check(os.Chmod(dir, 0o755))
+	owner := &syscall.Credential{Uid: uint32(c.uid), Gid: uint32(c.uid)}
+	start := func() {
+		d.cred = nil
+		if c.userDaemon {
+			d.cred = owner
+		} else {
+			d.args = []string{}
+		}
+		d.start()
+		d.cred = owner
+	}
+	ws := filepath.Join(dir, "ws")
+	check(os.Mkdir(ws, 0o755))
+	check(copySelf(filepath.Join(ws, "app")))
+	check(os.WriteFile(filepath.Join(ws, "password"), []byte("hunter2"), 0o644))
+	for _, path := range []string{dir, ws, filepath.Join(ws, "app"), filepath.Join(ws, "password")} {
+		check(os.Chown(path, c.uid, c.uid))
+	}
+	if c.userDaemon {
+		check(os.Chown(d.dir, c.uid, c.uid))
+	}
+	dsn, client := c.start(t, dir)
+	start()
+	parent := clientApp{freeAddr(t)}
+	words := append([]string{"./app", "serve-client", parent.addr}, client...)
+	for i, w := range words {
+		if strings.ContainsAny(w, " '=") {
+			words[i] = `"` + w + `"`
+		}
+	}
+	d.must("app", "add", "--slug", "shop", "--dir", ws, "--db", "main="+dsn, "--run", strings.Join(words, " "), "--health", "http://"+parent.addr+"/")
+	r := testkit.Rand(t)
+	parent.do(t, c.write(r, "broken"))
+	broken := parent.dump(t)
+
+	made := ask[ipc.ForkList](d, "fork", "--app", "shop", "--count", "3").Forks
+	if len(made) != 3 {
+		t.Fatalf("made are %+v", made)
+	}
+	var forks []clientApp
+	var tried []string
+	for i, f := range made {
+		fork := clientApp{f.Fork.Ports[0].Address}
+		sameDump(t, fmt.Sprintf("fork %d begins with", i+1), fork.dump(t), broken)
+		fork.do(t, c.write(r, fmt.Sprintf("try%d", i+1)))
+		forks, tried = append(forks, fork), append(tried, fork.dump(t))
+	}
+	sameDump(t, "the parent has", parent.dump(t), broken)
+	servers := d.inForks(c.program)
+	for pid, uid := range servers {
+		if uid != c.uid {
+			t.Errorf("a fork's server %d runs as %d", pid, uid)
+		}
+	}
+	if len(servers) != 3 {
+		t.Errorf("the forks have the servers %v", servers)
+	}
+	parent.do(t, c.write(r, "onwards"))
+	onwards := parent.dump(t)
+
+	d.kill()
+	start()
+	// A server that is killed is started again, with its data.
+	for pid := range servers {
+		check(unix.Kill(pid, unix.SIGKILL))
+		break
+	}
+	for i, f := range forks {
+		now := f.dump(t)
+		sameDump(t, fmt.Sprintf("fork %d has", i+1), withoutSequences(now), withoutSequences(tried[i]))
+		tried[i] = now
+	}
+	d.must("create", "--app", made[0].Slug)
+	forks[0].do(t, c.write(r, "worse"))
+	d.must("rollback", "1", "--app", made[0].Slug)
+	sameDump(t, "after the rollback fork 1 has", forks[0].dump(t), tried[0])
+	d.must("keep", "2", "--app", "shop")
+	sameDump(t, "after keep the parent has", parent.dump(t), tried[1])
+	d.must("redo", "--app", "shop")
+	sameDump(t, "after redo the parent has", parent.dump(t), onwards)
+	d.must("drop", "--all", "--app", "shop")
+	if left := d.inForks(""); len(left) != 0 {
+		t.Errorf("processes are left: %v", left)
+	}
+	if apps, err := os.ReadDir(filepath.Join(d.dir, "state", "apps")); err != nil || len(apps) != 1 {
+		t.Errorf("there is state of %v, %v", apps, err)
+	}
+	d.keepsSecret(t, "hunter2")
+}
+
+// withoutSequences removes the positions of Postgres's sequences from a dump: after a crash, Postgres skips values.
+func withoutSequences(dump string) string {
+	lines := strings.Split(dump, "\n")
+	return strings.Join(slices.DeleteFunc(lines, func(l string) bool { return strings.HasPrefix(l, "SELECT pg_catalog.setval(") }), "\n")
+}
+
+// sameDump compares two dumps.
+func sameDump(t *testing.T, what, got, want string) {
+	t.Helper()
+	if got == want {
+		return
+	}
+	has, wants := strings.Split(got, "\n"), strings.Split(want, "\n")
+	only := func(list, other []string) []string {
+		var out []string
+		for _, l := range list {
+			if !slices.Contains(other, l) && len(out) < 10 {
+				out = append(out, l)
+			}
+		}
+		return out
+	}
+	t.Errorf("%s, other than it should:\n%.2000q\nand not:\n%.2000q", what, only(has, wants), only(wants, has))
+}
+
+// inForks returns the processes in namespaces of forks whose command contains name, with their users.
+func (d *daemonProcess) inForks(name string) map[int]int {
+	d.t.Helper()
+	found := map[int]int{}
+	dirs, err := filepath.Glob("/proc/[0-9]*")
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	for _, dir := range dirs {
+		mounts, err := os.ReadFile(filepath.Join(dir, "mountinfo"))
+		command, err2 := os.ReadFile(filepath.Join(dir, "cmdline"))
+		var st unix.Stat_t
+		if err := errors.Join(err, err2, unix.Stat(dir, &st)); err != nil { // it has ended
+			continue
+		}
+		if strings.Contains(string(mounts), filepath.Base(d.dir)+"/state/apps") && strings.Contains(string(command), name) {
+			pid, err := strconv.Atoi(filepath.Base(dir))
+			if err != nil {
+				d.t.Fatal(err)
+			}
+			found[pid] = int(st.Uid)
+		}
+	}
+	return found
+}
