@@ -15,9 +15,10 @@ import (
 // of the same path overwrites it.
 const tempSuffix = ".tmp"
 
-// WriteFile atomically replaces the file at path by one that holds data. When it returns nil, the new content survives a
-// power cut. After an error or a crash the file holds either its old content or data, whole. A symbolic link or a fifo at
-// the temporary name is refused. The caller must not write to the same path concurrently.
+// WriteFile atomically replaces the file at path by one with the content data. When it returns nil, the new content survives a
+// power cut. After an error or a crash, the file has either its complete old content or the complete data. WriteFile returns an
+// error if a symbolic link or a fifo has the name of its temporary file. The caller must not write to the same path
+// concurrently.
 func WriteFile(path string, data []byte, mode fs.FileMode) error {
 	temp := path + tempSuffix
 	f, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NOFOLLOW|unix.O_NONBLOCK, mode)
@@ -38,7 +39,7 @@ func WriteFile(path string, data []byte, mode fs.FileMode) error {
 	return Sync(filepath.Dir(path))
 }
 
-// Sync makes the content of the file at path, or the names in the folder at path, durable.
+// Sync makes the content of the file at path durable. If path is a folder, it makes the names in it durable.
 func Sync(path string) error {
 	f, err := os.Open(path)
 	if err != nil {
@@ -47,12 +48,12 @@ func Sync(path string) error {
 	return errors.Join(f.Sync(), f.Close())
 }
 
-// lockWait is how long Lock waits. A process that was just killed may have a child that has not yet called exec: the child holds the
-// lock until then.
+// lockWait is the time for which Lock waits. A process that was just killed may have a child that has not yet called exec: the
+// child holds the lock until then.
 const lockWait = 2 * time.Second
 
-// Lock locks an open file or folder for this process (flock(2)) until f is closed. It waits for two seconds at most for a process
-// that has the lock, and then returns unix.EWOULDBLOCK.
+// Lock locks an open file or folder for this process (flock(2)) until f is closed. If another process has the lock, Lock waits
+// for at most two seconds, and then returns unix.EWOULDBLOCK.
 func Lock(f *os.File) error {
 	for end := time.Now().Add(lockWait); ; time.Sleep(lockWait / 200) {
 		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)

@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// Kind classifies a failure. Callers decide by the kind and by nothing else.
+// Kind is the class of a failure. Callers decide by the kind only.
 type Kind string
 
 // The kinds. The set is fixed: scripts and agents rely on it.
@@ -23,8 +23,8 @@ const (
 	Busy            Kind = "busy"            // another process or operation uses the object
 	Conflict        Kind = "conflict"        // the state is not the one that the request expects
 	Expired         Kind = "expired"         // the checkpoint has expired
-	Corrupt         Kind = "corrupt"         // what is stored is damaged
-	Unsupported     Kind = "unsupported"     // this host or build cannot do it
+	Corrupt         Kind = "corrupt"         // stored data is damaged
+	Unsupported     Kind = "unsupported"     // this host or build cannot do the operation
 	Unavailable     Kind = "unavailable"     // a service that the operation needs does not answer
 	Failed          Kind = "failed"          // the operation was tried and failed
 	Internal        Kind = "internal"        // a bug in mulligan
@@ -36,12 +36,12 @@ var Kinds = []Kind{
 	Corrupt, Unsupported, Unavailable, Failed, Internal,
 }
 
-// Error is a failure, with all that a reader needs: what failed, on what, and what to do next.
+// Error is a failure, with everything that a reader needs: the operation, the object, the cause and the next step.
 type Error struct {
 	Kind    Kind   `json:"kind"`
-	Message string `json:"message"`        // what is wrong, and with what: one line, no full stop
-	Op      string `json:"op,omitempty"`   // the operation: "capture files"
-	Hint    string `json:"hint,omitempty"` // what to do next: one line
+	Message string `json:"message"`        // the failure and the object that it concerns: one line, no full stop
+	Op      string `json:"op,omitempty"`   // the operation, such as "capture files"
+	Hint    string `json:"hint,omitempty"` // what the reader should do next: one line
 	Err     error  `json:"-"`              // the cause; it does not cross the socket
 }
 
@@ -55,8 +55,7 @@ func (e *Error) Error() string {
 	return strings.Join(parts, ": ")
 }
 
-// Text returns the message and its cause, without the operation. It crosses the socket as the
-// message.
+// Text returns the message and the cause, without the operation. This text crosses the socket as the message.
 func (e *Error) Text() string {
 	if e.Err == nil {
 		return e.Message
@@ -70,13 +69,13 @@ func (e *Error) Text() string {
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// New returns an error of kind k about op.
+// New returns an error of kind k of the operation op.
 func New(k Kind, op, format string, args ...any) *Error {
 	return &Error{Kind: k, Op: op, Message: fmt.Sprintf(format, args...)}
 }
 
-// Wrap returns an error that says that op failed because of err. If err has a kind, the result
-// has the same kind, else k. Wrap returns nil if err is nil.
+// Wrap returns an error of the operation op with the cause err. Its kind is that of err, or k if err has none. Wrap returns nil
+// if err is nil.
 func Wrap(k Kind, op string, err error) error {
 	if err == nil {
 		return nil
@@ -94,8 +93,8 @@ func (e *Error) WithHint(format string, args ...any) *Error {
 	return e
 }
 
-// KindOf returns the kind of err, or Internal if it has none. A cancelled or timed-out context
-// is Unavailable.
+// KindOf returns the kind of err, or "" if err is nil. An error without a kind is Unavailable if a context was cancelled or
+// timed out, and otherwise Internal.
 func KindOf(err error) Kind {
 	var e *Error
 	switch {
@@ -124,7 +123,7 @@ func HintOf(err error) string {
 	return ""
 }
 
-// Words is the text of err and, behind a semicolon, its hint.
+// Words returns the text of err and, after a semicolon, its hint.
 func Words(err error) string {
 	if hint := HintOf(err); hint != "" {
 		return err.Error() + "; " + hint
@@ -132,7 +131,7 @@ func Words(err error) string {
 	return err.Error()
 }
 
-// Also combines err with then, a failure that followed it. Either may be nil.
+// Also combines err with then, a later failure. Either may be nil.
 func Also(err, then error) error {
 	switch {
 	case err == nil:

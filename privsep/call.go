@@ -20,23 +20,22 @@ import (
 type Func[A, R any] struct {
 	name   string
 	do     func(context.Context, A) (R, error)
-	within time.Duration // 0: as long as the caller's context lasts
+	within time.Duration // time limit of a call; 0: until the caller's context ends
 }
 
-// Within returns f with a time limit: a call that takes longer returns errs.Unavailable. The
-// limit is needed where a file that the user names may be on a filesystem that never answers.
+// Within returns f with a time limit. A call that takes longer returns an errs.Unavailable error. A function needs a limit if
+// it opens a file that the user names, because the file may be on a filesystem that never answers.
 func (f Func[A, R]) Within(limit time.Duration) Func[A, R] {
 	f.within = limit
 	return f
 }
 
-// functions holds the functions that a worker can call, by name.
+// functions has the functions that a worker can call, by name.
 var functions = map[string]func(json.RawMessage) (json.RawMessage, []*os.File, error){}
 
-// Define makes a function callable as a user. It must be called during package
-// initialization; name is the package's and the function's name. Argument and result travel as
-// JSON; a result that implements [Carrier] may also carry open files. do must keep no state
-// between calls, and its process is killed when the caller's context ends.
+// Define makes the function do callable as a user. It must be called during package initialization. name is the package's and
+// the function's name. Argument and result are sent as JSON; a result that implements [Carrier] may also have open files. do
+// must not keep state between calls. Its process is killed when the caller's context ends.
 func Define[A, R any](name string, do func(context.Context, A) (R, error)) Func[A, R] {
 	if functions[name] != nil {
 		panic("privsep: two functions are called " + name)
@@ -62,8 +61,8 @@ func Define[A, R any](name string, do func(context.Context, A) (R, error)) Func[
 	return Func[A, R]{name: name, do: do}
 }
 
-// Carrier is a result that carries open files. JSON leaves them out, and Files returns pointers
-// to them. *R implements it.
+// Carrier is implemented by *R if the result R has open files. R's JSON must leave the files out. Files returns pointers to R's
+// fields for them.
 type Carrier interface{ Files() []**os.File }
 
 // Call calls f as the user: in a worker, or directly if the daemon runs as that user.
@@ -104,11 +103,11 @@ func (f Func[A, R]) Call(ctx context.Context, u User, arg A) (result R, err erro
 
 func closeAll(files []*os.File) {
 	for _, f := range files {
-		_ = f.Close() // nothing was written through it
+		_ = f.Close() // nothing was written to the file
 	}
 }
 
-// Limits of the pool: how many idle workers one user has at most, and for how long.
+// Limits of the pool: the number of idle workers of one user, and the time for which a worker may be idle.
 const (
 	maxIdle  = 4
 	idleTime = 10 * time.Minute
@@ -122,12 +121,12 @@ type workers struct {
 
 var pool = &workers{idle: map[string][]*worker{}}
 
-// worker is the daemon's side of one worker process.
+// worker is a worker process, as the daemon sees it.
 type worker struct {
 	conn  *net.UnixConn
 	cmd   *exec.Cmd
-	ended chan struct{} // closed when the process is gone
-	rest  *time.Timer   // ends the worker after it was idle for long
+	ended chan struct{} // closed when the process has ended
+	rest  *time.Timer   // ends the worker after idleTime
 }
 
 // call runs one call in a worker of the user.
@@ -213,20 +212,18 @@ func (w *worker) alive() bool {
 	}
 }
 
-func (w *worker) kill() { _ = w.cmd.Process.Kill() } // it has ended, or does now
+func (w *worker) kill() { _ = w.cmd.Process.Kill() } // an error means that the process has ended already
 
 // end kills the worker, if it still runs.
 func (w *worker) end() {
 	w.kill()
-	_ = w.conn.Close() // an error loses nothing
+	_ = w.conn.Close() // the connection is not used any more
 }
 
-// endTimeout bounds the wait for a killed process, which ends only after the system call that
-// it is in.
+// endTimeout bounds the wait for a killed process. The process ends only after its present system call, which may take long.
 const endTimeout = 10 * time.Second
 
-// awaitEnd waits until the process is gone, so that none of its work goes on after the caller
-// returns.
+// awaitEnd waits until the process has ended, so that it does no work after the caller returns.
 func (w *worker) awaitEnd() {
 	select {
 	case <-w.ended:
@@ -234,7 +231,7 @@ func (w *worker) awaitEnd() {
 	}
 }
 
-// start starts a worker. It has the user's ids when start returns.
+// start starts a worker, and returns when the worker has the user's ids.
 func start(ctx context.Context, u User) (*worker, error) {
 	if err := u.mayBecome(); err != nil {
 		return nil, err
@@ -277,15 +274,15 @@ func spawn() (*worker, error) {
 	}
 	w := &worker{conn: c.(*net.UnixConn), cmd: cmd, ended: make(chan struct{})}
 	go func() {
-		_ = cmd.Wait() // the caller learns from the socket how it ended
+		_ = cmd.Wait() // the caller sees the end on the socket
 		close(w.ended)
 	}()
 	return w, nil
 }
 
-// StartConfined starts cmd so that neither it nor its children gain privileges from set-user-ID
-// programs. The kernel keeps no_new_privs (prctl(2)) per thread, and a thread's children inherit
-// it: so StartConfined sets it in a thread that ends.
+// StartConfined starts cmd so that neither it nor its children gain privileges from set-user-ID programs. The flag no_new_privs
+// (prctl(2)) belongs to a thread, which cannot clear it, and is inherited by the thread's children. Therefore StartConfined
+// sets it in a thread of its own, which ends.
 func StartConfined(cmd *exec.Cmd) error {
 	done := make(chan error)
 	go func() {

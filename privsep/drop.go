@@ -10,9 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// drop gives this process the user's ids and groups for ever. No other code of mulligan changes
-// ids. The functions of package syscall change them in all threads, which is right here: the
-// process has no other work.
+// drop gives this process the user's ids and groups for ever. No other code of mulligan changes ids. The functions of package
+// syscall change the ids of all threads, as is necessary here: the whole process works for the user.
 func drop(u User) error {
 	if err := syscall.Setgroups(u.Groups); err != nil {
 		return os.NewSyscallError("setgroups", err)
@@ -26,7 +25,7 @@ func drop(u User) error {
 	return isDropped(u)
 }
 
-// Become gives this process the user's ids and groups for ever. It is for a process whose whole work from then on is the user's.
+// Become gives this process the user's ids and groups for ever. It is for a process that from then on works only for the user.
 func Become(u User) error { return drop(u) }
 
 // isDropped returns an error unless the kernel reports that this process has u's ids and no
@@ -40,7 +39,7 @@ func isDropped(u User) error {
 	if err != nil {
 		return err
 	}
-	defer f.Close() // nothing was written through it
+	defer f.Close() // the file was only read
 	for lines := bufio.NewScanner(f); lines.Scan(); {
 		name, value, _ := strings.Cut(lines.Text(), ":")
 		value = strings.TrimSpace(value)
@@ -51,7 +50,7 @@ func isDropped(u User) error {
 	return nil
 }
 
-// limit bounds what this process may use of a resource (setrlimit(2)).
+// limit bounds this process's use of a resource (setrlimit(2)).
 func limit(resource int, most uint64) error {
 	return os.NewSyscallError("setrlimit", unix.Setrlimit(resource, &unix.Rlimit{Cur: most, Max: most}))
 }

@@ -14,8 +14,7 @@ import (
 	"mulligan/errs"
 )
 
-// MaxFile bounds the bytes of a file that a user names in a setting: a password file, a
-// certificate, an option file.
+// MaxFile bounds the bytes of a file that ReadFile and ReadOwnFile read: a password file, a certificate, an option file.
 const MaxFile = 1 << 20
 
 // fileTimeout bounds the time to read or create a small file.
@@ -23,31 +22,31 @@ const fileTimeout = 15 * time.Second
 
 type reading struct {
 	Path string
-	Own  bool // it must belong to the user
+	Own  bool // the file must belong to the user
 }
 
 var readFile = Define("privsep.readFile", func(_ context.Context, r reading) ([]byte, error) { return r.small() }).Within(fileTimeout)
 
-// ReadFile reads a small regular file with the user's rights. It returns errs.Invalid for any
-// other type of file, and for more than [MaxFile] bytes.
+// ReadFile reads a small regular file with the user's rights. The error is of kind errs.Invalid for any other type of file, and
+// for more than [MaxFile] bytes.
 func (u User) ReadFile(ctx context.Context, path string) ([]byte, error) {
 	return readFile.Call(ctx, u, reading{Path: path})
 }
 
-// ReadOwnFile is ReadFile for a file that must belong to the user: another user's is errs.Denied.
+// ReadOwnFile is ReadFile for a file that must belong to the user. The error for another user's file is of kind errs.Denied.
 func (u User) ReadOwnFile(ctx context.Context, path string) ([]byte, error) {
 	return readFile.Call(ctx, u, reading{path, true})
 }
 
-// small reads the file. It opens without blocking, since the file may be a fifo, and reads at
-// most one byte more than [MaxFile].
+// small reads the file. It opens the file without blocking, because the file may be a fifo, and reads at most one byte more
+// than [MaxFile].
 func (r reading) small() ([]byte, error) {
 	path := r.Path
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close() // nothing was written through it
+	defer f.Close() // the file was only read
 	info, err := f.Stat()
 	if err != nil {
 		return nil, err
@@ -109,9 +108,8 @@ var dial = Define("privsep.dial", func(ctx context.Context, t target) (file, err
 	return file{f}, err
 })
 
-// Dial connects to an address with the user's rights: it looks up the name and opens a unix
-// socket as the user, and a server that asks the kernel for its peer (SO_PEERCRED) sees the user.
-// network is "tcp" or "unix".
+// Dial connects to an address with the user's rights: the worker looks up the name and opens a unix socket as the user, and a
+// server that asks the kernel for the client's ids (SO_PEERCRED) gets the user's. network is "tcp" or "unix".
 func (u User) Dial(ctx context.Context, network, addr string) (net.Conn, error) {
 	if u.IsSelf() {
 		return (&net.Dialer{Timeout: DialTimeout, KeepAlive: time.Minute}).DialContext(ctx, network, addr)
@@ -142,7 +140,7 @@ func dialError(network, addr string, err error) error {
 	return &net.OpError{Op: "dial", Net: network, Addr: address{network, addr}, Err: err}
 }
 
-// address is the address that a connection was to reach.
+// address is the address of a failed connection, for the error.
 type address struct{ network, addr string }
 
 // Network implements net.Addr.

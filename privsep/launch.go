@@ -18,41 +18,38 @@ import (
 
 // Options says how a command is started for a user.
 type Options struct {
-	// NoNewPrivs keeps the command and its children from gaining rights by
-	// set-user-ID programs.
+	// NoNewPrivs prevents the command and its children from gaining rights from set-user-ID programs.
 	NoNewPrivs bool
-	// Visible holds "NAME=value" variables of the process's initial environment, by which it can
-	// be found in /proc from its first instant. The command's own environment is that of the
-	// exec.Cmd.
+	// Visible has "NAME=value" variables for the launcher's environment. With them, the process can be found in /proc even before
+	// it becomes the command. The command's own environment is that of the exec.Cmd.
 	Visible []string
 }
 
-// order describes the command that a launcher is to become.
+// order describes the command that a launcher becomes.
 type order struct {
 	User       User
 	Path       string
 	Args, Env  []string
 	Dir        string
 	NoNewPrivs bool
-	Signal     int // the signal it gets when the daemon's thread ends; 0: none
+	Signal     int // the signal that the kernel sends to the command when the daemon's thread ends; 0: none
 	Parent     int // the daemon's process id
 	Files      int // number of files besides standard input, output and error
 }
 
-// The descriptors that a launcher starts with; the command's own files follow.
+// The descriptors with which a launcher starts. The command's own files follow them.
 const (
 	orderFD  = 3
 	statusFD = 4
 	filesFD  = 5
 )
 
-// startTimeout bounds the time in which a launcher must become the command. The user can stop
-// the process before that.
+// startTimeout bounds the time until a launcher becomes the command. It is needed because the user can stop the process before
+// that.
 const startTimeout = 30 * time.Second
 
-// Start starts cmd as the user; cmd.Wait waits for it as usual. cmd.Process is the launcher,
-// which becomes the command. Start returns when the launcher has become the command, or with an
-// error.
+// Start starts cmd as the user; cmd.Wait waits for the command as usual. cmd.Process is the launcher, which becomes the
+// command. Start returns when the launcher has become the command, or with an error.
 //
 // Start enters the working folder and executes the program with the user's rights.
 // cmd.SysProcAttr must have no Credential.
@@ -80,7 +77,7 @@ func (u User) Start(cmd *exec.Cmd, o Options) error {
 	if err != nil {
 		return err
 	}
-	defer status.Close() // nothing was written through it
+	defer status.Close() // the pipe was only read
 	cmd.Path, cmd.Args, cmd.Env, cmd.Dir = program, []string{launcherName}, append(environment(), o.Visible...), "/"
 	cmd.ExtraFiles = append([]*os.File{paper, report}, cmd.ExtraFiles...)
 	err = cmd.Start()
@@ -89,7 +86,7 @@ func (u User) Start(cmd *exec.Cmd, o Options) error {
 	}
 	if err := started(status); err != nil {
 		_ = cmd.Process.Kill() // it may have ended already
-		_ = cmd.Wait()         // err says more
+		_ = cmd.Wait()         // err is more specific
 		return err
 	}
 	return nil
@@ -103,8 +100,8 @@ func (u User) Run(cmd *exec.Cmd, o Options) error {
 	return cmd.Wait()
 }
 
-// started waits until the launcher has become the command, which closes its end of the pipe, or
-// has reported why it cannot.
+// started waits until the launcher has become the command, which closes the launcher's end of the pipe. It returns the error
+// that the launcher reports instead if it cannot.
 func started(status *os.File) error {
 	if err := status.SetReadDeadline(time.Now().Add(startTimeout)); err != nil {
 		return err
@@ -141,12 +138,12 @@ func (o order) file() (*os.File, error) {
 	return f, nil
 }
 
-// launch makes this process the command that the daemon ordered. It returns only on failure, and
-// then reports the error on the status pipe.
+// launch executes the ordered command in this process. It returns only after a failure, when it has reported the error on the
+// status pipe.
 func launch() int {
 	runtime.LockOSThread() // no_new_privs and the signal belong to the thread that executes the command
 	err := become()
-	text, _ := json.Marshal(encodeError(err)) // strings and numbers
+	text, _ := json.Marshal(encodeError(err)) // a wireError has only strings and numbers, so this cannot fail
 	if _, err := unix.Write(statusFD, text); err != nil {
 		return 3
 	}
@@ -156,7 +153,7 @@ func launch() int {
 func become() error {
 	unix.CloseOnExec(statusFD)
 	paper := os.NewFile(orderFD, "order")
-	defer runtime.KeepAlive(paper) // keeps its descriptor open until the command's files replace it
+	defer runtime.KeepAlive(paper) // keeps the descriptor open until the command's files replace it
 	text, err := io.ReadAll(paper)
 	if err != nil {
 		return err
@@ -181,15 +178,15 @@ func become() error {
 		return err
 	}
 	err = syscall.Exec(o.Path, o.Args, o.Env)
-	// After a failure the status pipe goes back to the descriptor that launch writes to.
+	// After a failure, the status pipe gets back its descriptor statusFD, on which launch reports the error.
 	if e := unix.Dup3(status, statusFD, unix.O_CLOEXEC); e != nil {
 		return e
 	}
 	return &os.PathError{Op: "exec", Path: o.Path, Err: err}
 }
 
-// attach sets attributes that the kernel keeps per thread. It must run after drop, since
-// changing ids clears the parent-death signal.
+// attach sets the attributes that the kernel keeps per thread. It must run after drop, because changing ids clears the
+// parent-death signal.
 func (o order) attach() error {
 	if o.NoNewPrivs {
 		if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {

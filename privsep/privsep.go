@@ -1,11 +1,9 @@
-// Package privsep runs work for a user in a separate process that has only that user's
-// rights.
+// Package privsep does work for a user in a separate process that has only this user's rights.
 //
-// The host's daemon is root. The owner of an app names files that the daemon uses: password
-// files, certificates, sockets, commands. The daemon must follow such names with the owner's
-// rights only. It never changes the ids of one of its own threads: a user may kill or stop a
-// thread that has the user's ids, and with it the whole daemon. Instead, the daemon starts its
-// own program again, as a process that drops root's ids for ever:
+// The daemon is root. The owner of an app names files that the daemon uses: password files, certificates, sockets, commands.
+// The daemon must open such files with the owner's rights only. It never changes the ids of one of its own threads: a user may
+// kill or stop a thread that has the user's ids, and with it the whole daemon. Instead, the daemon starts its own program
+// again, as a process that drops root's ids for ever:
 //
 //   - A worker serves calls of functions that were defined with [Define]. It has
 //     all ids and groups of the user, no capability, no_new_privs, limits on
@@ -14,10 +12,9 @@
 //     idle workers are used again.
 //   - A launcher becomes a command of the user's: [User.Start].
 //
-// Both drop their ids after execve, when they have their own memory, so the user can at no
-// instant signal, trace or delay a process that shares memory with the daemon. The kernel lets
-// only root trace a process that dropped its ids (PR_SET_DUMPABLE, prctl(2)), so the user cannot
-// take a worker over. The daemon nevertheless treats a worker's answers as untrusted input.
+// Both drop root's ids after execve, when they have memory of their own. So the user can never signal, trace or delay a process
+// that shares memory with the daemon. The kernel lets only root trace a process that dropped its ids (PR_SET_DUMPABLE,
+// prctl(2)), so the user cannot take over a worker. The daemon nevertheless treats a worker's answers as untrusted input.
 //
 // A program that uses the package must call [Main] before anything else; a test binary calls it
 // in TestMain. The model is OpenSSH's privilege separation (Provos, Friedl, Honeyman:
@@ -33,15 +30,14 @@ import (
 	"mulligan/errs"
 )
 
-// User is the user that a process works for: its uid, gid and supplementary groups. The uid
-// is -1 for the daemon's own user.
+// User is the user for whom a process works: uid, gid and supplementary groups. The uid is -1 for the daemon's own user.
 type User struct {
 	UID    int
 	GID    int
 	Groups []int
 }
 
-// Self is the user that the daemon itself runs as.
+// Self is the user as whom the daemon itself runs.
 var Self = User{UID: -1, GID: -1}
 
 // String returns the user's name for messages.
@@ -76,19 +72,19 @@ func (u User) mayBecome() error {
 	return nil
 }
 
-// The names (argv[0]) by which a process recognizes that it was started as a worker or launcher.
+// The names (argv[0]) from which a process knows that it was started as a worker or a launcher.
 const (
 	workerName   = "mulligand-worker"
 	launcherName = "mulligand-launch"
 )
 
-// program is the daemon's own program, even if its file was replaced since the start.
+// program is the path of the daemon's own program. It is valid even if the file was replaced since the start.
 const program = "/proc/self/exe"
 
 var hasMain atomic.Bool
 
-// Main turns the process into a worker or a launcher if it was started as one, and then does
-// not return.
+// Main runs the worker or the launcher if the process was started as one, and then does not return. Otherwise it returns at
+// once.
 func Main() {
 	switch os.Args[0] {
 	case workerName:
@@ -99,8 +95,8 @@ func Main() {
 	hasMain.Store(true)
 }
 
-// environment returns the environment of workers and launchers: no variable of the daemon or
-// the user, except the race detector's settings.
+// environment returns the environment of workers and launchers. It has no variables of the daemon or the user, except the race
+// detector's settings.
 func environment() []string {
 	env := []string{"PATH=/usr/bin:/bin", "LC_ALL=C"}
 	if race := os.Getenv("GORACE"); race != "" {

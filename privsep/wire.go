@@ -17,10 +17,10 @@ import (
 	"mulligan/errs"
 )
 
-// The daemon and a worker exchange messages over a stream socket: a length of four bytes and
-// that many bytes of JSON. Open files travel with the length.
+// The daemon and a worker exchange messages over a stream socket. A message is a length of four bytes, and then as many bytes
+// of JSON. Open files are sent together with the length.
 
-// Limits of a message, in bytes, and of the open files that come with it.
+// Limits of the bytes of a message, and of its open files.
 const (
 	maxReply = 64 << 20
 	maxFiles = 4
@@ -33,14 +33,13 @@ type request struct {
 	Arg  json.RawMessage `json:",omitempty"`
 }
 
-// reply is the outcome of a call.
+// reply is the result of a call.
 type reply struct {
 	Result json.RawMessage `json:",omitempty"`
 	Err    *wireError      `json:",omitempty"`
 }
 
-// wireError is an error on its way out of a worker. It keeps the parts that callers decide by:
-// the kind, the hint and the kernel's error number.
+// wireError is an error in a reply. It has the parts by which callers decide: the kind, the hint and the kernel's error number.
 type wireError struct {
 	Kind    errs.Kind  `json:",omitempty"`
 	Op      string     `json:",omitempty"`
@@ -48,16 +47,16 @@ type wireError struct {
 	Hint    string     `json:",omitempty"`
 	Cause   *wireError `json:",omitempty"`
 
-	Text  string        `json:",omitempty"` // of an error without a kind
+	Text  string        `json:",omitempty"` // text of an error that is not an *errs.Error
 	Errno syscall.Errno `json:",omitempty"`
-	Timed bool          `json:",omitempty"` // a timeout
+	Timed bool          `json:",omitempty"` // the error is a timeout
 }
 
 func encodeError(err error) *wireError {
 	if err == nil {
 		return nil
 	}
-	if e, ok := err.(*errs.Error); ok { // a wrapped one is found by the recursion below
+	if e, ok := err.(*errs.Error); ok { // only err itself: deeper ones become its Cause, or are found below
 		return &wireError{Kind: e.Kind, Op: e.Op, Message: e.Message, Hint: e.Hint, Cause: encodeError(e.Err)}
 	}
 	w := &wireError{Text: err.Error(), Timed: errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, context.DeadlineExceeded)}
@@ -84,7 +83,7 @@ func errnoOf(err error) syscall.Errno {
 	return 0
 }
 
-// decode returns the original error, as far as callers can tell.
+// decode returns an error with the kind, texts, hint and error number of the original one.
 func (w *wireError) decode() error {
 	switch {
 	case w == nil:

@@ -54,8 +54,8 @@ func work() int {
 	return 0
 }
 
-// read reads requests until the daemon closes the socket. Then it ends the process, even in the
-// middle of a call: no work of an old daemon may go on beside a new one.
+// read reads requests until the daemon closes the socket. Then it ends the process, even in the middle of a call, so that no
+// worker of an old daemon still works beside a new daemon.
 func read(conn *net.UnixConn, requests chan<- request) {
 	for {
 		var r request
@@ -72,7 +72,7 @@ func confine(u User) error {
 	if err := limit(unix.RLIMIT_NOFILE, maxOpen); err != nil {
 		return err
 	}
-	if !raceDetector { // the race detector maps far more than it uses
+	if !raceDetector { // the race detector maps much more memory than it uses
 		if err := limit(unix.RLIMIT_DATA, maxMemory); err != nil {
 			return err
 		}
@@ -86,11 +86,11 @@ func confine(u User) error {
 	if err := drop(u); err != nil {
 		return err
 	}
-	// Changing ids clears the flag, but an administrator can change that default (fs.suid_dumpable).
+	// Changing ids clears the flag by default, but an administrator can change this (fs.suid_dumpable).
 	return os.NewSyscallError("prctl", unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0))
 }
 
-// serve runs one call.
+// serve executes one call, and returns an errs.Internal error if the function panics.
 func (r request) serve() (result json.RawMessage, files []*os.File, err error) {
 	defer func() {
 		if p := recover(); p != nil {

@@ -1,21 +1,21 @@
-// Package snap is the contract between the daemon and the drivers that capture
-// and restore the layers of an app.
+// Package snap is the contract between the daemon and the drivers, which capture and restore the layers of an app.
 //
 // # Glossary
 //
-//   - app: what is protected. It has one or more layers.
+//   - app: a workspace with its unit, its VM and its databases. It has one or more
+//     layers.
 //   - layer: one kind of state of one app: "files" (the workspace), "disk" (the
 //     disks of its VM), "db:NAME" (one database).
 //   - driver: the code for one kind of layer. A [Driver] value is bound to one
 //     layer of one app; a resource that several apps share (a content store, a
 //     libvirt connection) is behind it.
-//   - live state: what the app itself reads and writes.
-//   - snapshot: one captured state of a layer. It is held by the driver under an
-//     id that the daemon chose, and never changes afterwards.
+//   - live state: the part of a layer that the app itself reads and writes.
+//   - snapshot: one captured state of a layer. The driver keeps it under an id
+//     that the daemon chose, and it never changes afterwards.
 //   - marker: a snapshot that copies nothing when it is taken, because the driver
 //     keeps a log of the layer and the snapshot is a position in that log.
 //   - base: the snapshot of a layer's live state taken just before a restore. Undo
-//     goes back to it, so nothing that the app wrote is lost.
+//     restores it, so nothing that the app wrote is lost.
 //   - rehearsal: a restore of a snapshot beside the live state, which is compared with
 //     the snapshot and dropped again. It shows that the snapshot can be restored.
 //   - switch: one restore under way, between its preparation and its end. Commit
@@ -23,22 +23,18 @@
 //
 // # Life of a snapshot
 //
-// The daemon chooses a fresh [SnapshotID], writes down that it is about to
-// capture it, and calls [Driver.Capture]. When Capture returns without an error
-// the snapshot is durable, on its own, through a power cut. When it returns an
-// error, or never returns because the process died, the id names nothing and
-// whatever was written for it is garbage. The daemon calls [Driver.Sweep] at start
-// with the ids of such captures, and Sweep drops their garbage. [Driver.Delete] drops
-// snapshots in any order; the others stay complete.
+// The daemon chooses a fresh [SnapshotID], records durably that this capture begins, and calls [Driver.Capture]. When Capture
+// returns without an error, the snapshot is complete and survives a power cut. When Capture returns an error, or never returns
+// because the process died, the id names no snapshot, and the data written for it is garbage. At start, the daemon calls
+// [Driver.Sweep] with the ids of such captures, and Sweep drops their garbage. [Driver.Delete] drops snapshots in any order;
+// the others stay complete.
 //
-// A capture that failed is an error. A driver never answers with an older state
-// because the present one could not be read.
+// A capture that fails returns an error. If a driver cannot read the present state, it never returns an older one instead.
 //
 // # Life of a switch
 //
-// A restore must be able to stop at any instant and be finished or undone by a
-// new process. So a switch has an id too, given by the daemon, and every method
-// may be called again after it already did its work:
+// A restore may be interrupted at any instant, and a new process must be able to finish or undo it. Therefore the daemon gives
+// each switch an id, and every method may be called again after it already did its work:
 //
 //		Prepare ──► prepared ──Commit──► switched ──Finish──► (gone)
 //		               │                    │
@@ -61,8 +57,7 @@
 //	  - [Driver.Resume] returns, in a new process, the switch that an old process
 //	    prepared.
 //
-// The daemon decides between Commit and Undo after a crash: each layer must be
-// able to go either way until Finish.
+// After a crash, the daemon decides between Commit and Undo. Until Finish, each layer must be able to do either.
 //
 // # Example
 //
@@ -82,13 +77,11 @@
 //
 // # Optional interfaces
 //
-// A power that only some drivers have is a small interface of its own, found by a type
-// assertion: [Differ], [ScopedPreparer], [Opener], [Lister], [Rehearser], [Warmer],
-// [SizeEstimator], [GapFinder], [Prechecker], [Maintainer],
-// [LeftoverDropper], [LiveCapturer], [MemoryCapturer], [Salvager],
-// [Journal], [Reverter].
+// An ability that only some drivers have is a small interface of its own, which the daemon finds by a type assertion: [Differ],
+// [ScopedPreparer], [Opener], [Lister], [Rehearser], [Warmer], [SizeEstimator], [GapFinder], [Prechecker], [Maintainer],
+// [LeftoverDropper], [LiveCapturer], [MemoryCapturer], [Salvager], [Adopter], [Seeder], [PathRedactor], [Journal], [Reverter].
 //
 // # Conformance
 //
-// Package snap/snaptest holds the suite that every driver passes.
+// Package snap/snaptest has the tests that every driver must pass.
 package snap

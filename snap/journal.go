@@ -5,14 +5,12 @@ import (
 	"time"
 )
 
-// Mark is a position in a layer's journal, in the driver's own notation. Marks
-// of one layer are ordered by the journal; a mark stays good across restarts
-// until it is trimmed away.
+// Mark is a position in a layer's journal, in the driver's own notation. The journal orders the marks of one layer. A mark
+// stays valid across restarts, until the journal is trimmed beyond it.
 type Mark string
 
-// Journal is a driver that keeps a log of its layer's changes as they happen,
-// contents included. A snapshot of any position that the log still reaches is a
-// marker: [CaptureRequest].At names the position, and nothing is copied.
+// Journal is a driver that keeps a log of its layer's changes as they happen, contents included. A snapshot of a position that
+// is still in the log is a marker: [CaptureRequest].At names the position, and nothing is copied.
 //
 //	go j.Follow(ctx, func(b snap.Batch) { … })   // for as long as the app is registered
 //	start, _ := j.Flush(ctx)                      // a turn begins
@@ -36,23 +34,22 @@ type Journal interface {
 	// them. If ctx ends first, Flush returns an error and the position reached so far.
 	Flush(ctx context.Context) (Mark, error)
 
-	// Writes lists what changed after from, up to and including to, oldest
-	// first. A path that changed several times is listed several times.
+	// Writes returns the changes after the position from, up to and including the position to, oldest first. A path that changed
+	// several times is listed several times.
 	Writes(ctx context.Context, from, to Mark) ([]Write, error)
 
-	// Trim lets the journal drop positions before oldest. Positions that snapshots stand for
-	// stay readable.
+	// Trim lets the journal drop positions before oldest. The positions of markers stay readable.
 	Trim(ctx context.Context, oldest Mark) error
 
-	// TrimSize returns how many bytes would be freed by deleting these snapshots and trimming
-	// to oldest, both together. If oldest is "", nothing is trimmed.
+	// TrimSize returns the bytes that deleting these snapshots and trimming to oldest, both together, would free. If oldest is "",
+	// nothing is trimmed.
 	TrimSize(ctx context.Context, oldest Mark, ids ...SnapshotID) (int64, error)
 }
 
 // Batch is a group of changes that happened close together.
 type Batch struct {
 	Before Mark      // the position before the first change: the state that the changes began from
-	First  time.Time // when the first was seen
+	First  time.Time // when the first change was seen
 	Last   time.Time
 	Paths  []string // some of the paths, as a hint: at most 16
 }
@@ -60,13 +57,13 @@ type Batch struct {
 // Write is one change of one path.
 type Write struct {
 	Path   string
-	Before Hash // of the entry (type, attributes, content) before; zero: there was no entry
-	After  Hash // of the entry after; zero: it was removed
+	Before Hash // hash of the entry (type, attributes, content) before the change; zero: there was no entry
+	After  Hash // hash of the entry after the change; zero: the entry was removed
 	At     Mark
 	Seen   time.Time
 }
 
-// FollowState says how well a journal keeps up with the live state.
+// FollowState says how current a journal is.
 type FollowState string
 
 // The states.
@@ -79,7 +76,7 @@ const (
 // Following is the state of a journal, for people.
 type Following struct {
 	State   FollowState
-	Detail  string // why, in one sentence; "" while watching
-	Remedy  string // what to do about it
+	Detail  string // the reason for the state, in one sentence; "" while watching
+	Remedy  string // what the reader can do about the state
 	Pending int    // paths known to have changed and not yet stored
 }

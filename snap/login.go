@@ -10,15 +10,15 @@ import (
 
 type loginTimeKey struct{}
 
-// WithLoginTime returns a context with which drivers wait at most this long until a database's
-// server has let them in. Somebody waits for the capture and would rather go on without that layer.
+// WithLoginTime returns a context with which drivers wait at most this long for a login at a database's server. It is for a
+// capture that somebody waits for, and that can continue without the layer.
 func WithLoginTime(ctx context.Context, most time.Duration) context.Context {
 	return context.WithValue(ctx, loginTimeKey{}, most)
 }
 
-// Login calls login with a context that ends after the time usual, or after that of WithLoginTime
-// if it is shorter. What login returns must not depend on that context. If the time is over, the error says
-// so and the server is errs.Unavailable.
+// Login calls login with a context that ends after the time usual, or after the time of WithLoginTime if that is shorter. The
+// session that login returns must not depend on this context, which Login cancels. If the time is over, the error says so and
+// is of kind errs.Unavailable.
 func Login[T any](ctx context.Context, usual time.Duration, login func(context.Context) (T, error)) (T, error) {
 	if most, ok := ctx.Value(loginTimeKey{}).(time.Duration); ok {
 		usual = min(usual, most)

@@ -4,9 +4,8 @@ import "context"
 
 type progressKey struct{}
 
-// WithProgress returns a context whose report function a long-running driver method calls
-// now and then with its progress, as a short phrase. The method calls report in the goroutine
-// of its caller.
+// WithProgress returns a context with the function report. Long-running driver methods call report now and then, with their
+// progress as a short phrase, in the goroutine of their caller.
 func WithProgress(ctx context.Context, report func(words string)) context.Context {
 	return context.WithValue(ctx, progressKey{}, report)
 }

@@ -10,23 +10,22 @@ import "context"
 //	sw, how, _ := r.PrepareRevert(ctx, snap.RevertRequest{ID: "op-8", Base: base.ID, Writes: writes})
 //	sw.Commit(ctx)                                 // from here on an ordinary switch
 type Reverter interface {
-	// PrepareRevert prepares to undo writes in the state base. A path returns to its state
-	// before the first of its writes if base has it as the last of them left it. If something
-	// else also wrote to the path, PrepareRevert merges the two: attributes one by one, and text
-	// by lines if the path is an ordinary file of the app's owner. Owner, special bits,
-	// capabilities and access lists return only together with the content that they were
-	// recorded with. A path that cannot be merged stays as it is and is reported as a conflict.
-	// The switch's scope is the paths that change; the switch is nil if no path changes.
+	// PrepareRevert prepares a switch that undoes writes in the base. If a path is in the base as the last of its writes left it,
+	// the path returns to its state before the first of them. If other writes also changed the path, PrepareRevert keeps these and
+	// removes the writes of req: it merges attributes one by one, and text by lines if the path is an ordinary file of the app's
+	// owner. Owner, special bits, capabilities and access lists return only together with the content that they were recorded
+	// with. A path that cannot be merged stays as it is and is reported as a conflict. The switch's scope is the paths that
+	// change; the switch is nil if no path changes.
 	PrepareRevert(ctx context.Context, req RevertRequest) (Switch, Reverted, error)
 }
 
-// RevertRequest says which writes to take back.
+// RevertRequest says which writes to undo.
 type RevertRequest struct {
 	ID     RestoreID
 	Base   SnapshotID // the present state
-	Writes []Write    // in the journal's order, as Writes gives them
-	// Force restores a path that cannot be merged to its state before the first of its
-	// writes, and discards what else was written to it.
+	Writes []Write    // in the journal's order, as Journal.Writes returns them
+	// Force restores a path that cannot be merged to its state before the first of its writes, and discards the other writes to
+	// it.
 	Force bool
 }
 
@@ -44,23 +43,23 @@ type Conflict struct {
 	Why  ConflictReason
 }
 
-// ConflictReason says why a path is left as it is.
+// ConflictReason says why a revert leaves a path as it is.
 type ConflictReason string
 
-// The reasons. Force does not override those after Edited, nor Rights for a folder.
+// The reasons. Force does not override NotEmpty, NoParent and Excluded, nor Rights for a folder.
 const (
 	Rights   ConflictReason = "rights"    // owner, special bits, capabilities or access list would be combined with content that never had them
 	Overlaps ConflictReason = "overlaps"  // others changed the same lines or attributes
-	Binary   ConflictReason = "binary"    // others changed it, and it is not text
-	TooLarge ConflictReason = "too_large" // others changed it, and it is too large to be merged
-	Retyped  ConflictReason = "retyped"   // it is of another type now (file, folder, link)
-	Removed  ConflictReason = "removed"   // the writes changed it, and others removed it
-	Replaced ConflictReason = "replaced"  // the writes removed it, and others created something there
-	Edited   ConflictReason = "edited"    // the writes created it, and others changed it
+	Binary   ConflictReason = "binary"    // others changed the file, and it is not text
+	TooLarge ConflictReason = "too_large" // others changed the file, and it is too large to be merged
+	Retyped  ConflictReason = "retyped"   // the path is of another type now (file, folder, link)
+	Removed  ConflictReason = "removed"   // the writes changed the path, and others removed it
+	Replaced ConflictReason = "replaced"  // the writes removed the path, and others created something there
+	Edited   ConflictReason = "edited"    // the writes created the path, and others changed it
 
 	NotEmpty ConflictReason = "not_empty" // a folder that holds files of others
-	NoParent ConflictReason = "no_parent" // its folder is gone
-	Excluded ConflictReason = "excluded"  // it is excluded from checkpoints now
+	NoParent ConflictReason = "no_parent" // the path's folder does not exist any more
+	Excluded ConflictReason = "excluded"  // the path is excluded from checkpoints now
 )
 
 // Words returns the reason as half a sentence about the path.

@@ -2,48 +2,51 @@ package snap
 
 import "context"
 
-// Server says how to run a database server for one app alone, as each fork of an app has one. The server runs with the rights of the
-// app's owner, in namespaces of its own, without any network but their loopback. A driver's package makes it from [Parent]s.
+// Server says how to run a database server for one app alone, for example for a fork. The server runs with the rights of the
+// app's owner, in namespaces of its own, whose only network is their loopback. A driver's package makes a Server from
+// [Parent]s.
 type Server struct {
-	Programs  []string // names or paths of the program, any of which will do
-	Install   string   // what to install where there is none of them
-	NeedsUser bool     // it does not run as root, nor as a user without a name
+	Programs  []string // alternative names or paths of the program
+	Install   string   // the package to install if none of the programs exists
+	NeedsUser bool     // the server does not run as root, nor as a user without a name
 	Args      []string
 	Config    []byte // the content of the file ServerConfig
-	// Setup is a shell script that runs in ServerData before each start, with the program as $0. It makes the data that an empty
-	// server needs, and must be repeatable: it may be killed at any time. "": the server needs none.
+	// Setup is a shell script that runs in ServerData before each start, with the program as $0. It creates the data that an empty
+	// server needs. It may be killed at any time, and must then be able to run again. "": the server needs no script.
 	Setup string
-	// Listen is the port of 127.0.0.1 where the server listens, in its own namespaces. ListenSocket is, in place of a port, the path
-	// of a Unix socket there.
+	// Listen is the port of 127.0.0.1 where the server listens, in its own namespaces. A server without a port has a Unix socket
+	// there instead, whose path is ListenSocket.
 	Listen       int
 	ListenSocket string
-	// Call is a port of 127.0.0.1 in the server's namespaces, where it reaches the driver's socket; 0: it has no need to.
+	// Call is the port of 127.0.0.1, in the server's namespaces, at which the server reaches the driver's socket; 0 means none.
 	Call int
-	// Port and Socket are where the app's clients expect the server: a port of the loopback, or the path of a Unix socket.
+	// Port and Socket say where the app's clients connect to the server: a port of the loopback, or the path of a Unix socket.
 	Port   int
 	Socket string
-	// SocketName is the name that clients give to the socket's file, whatever its folder; "": they take any name.
+	// SocketName is the file name that clients expect of the socket in any folder; "": they accept any name.
 	SocketName string
-	// Usual are folders where clients look for the parent's server if they are not told where it is. In a fork, they find the fork's.
+	// Usual are the folders where clients without a configured address look for the parent's server. In a fork, they find the
+	// fork's server there.
 	Usual []string
 }
 
-// Parent is what a Server is made from: a database of the parent, for which the Server stands in.
+// Parent is a database of a fork's parent. In the fork, a Server takes the place of the database's server.
 type Parent struct {
 	DSN  string
-	Kind string // what ServerKind said, or ""
+	Kind string // the result of ServerKind, or ""
 }
 
-// ServerDriver is a driver whose database is on a server, of which forks have one of their own.
+// ServerDriver is a driver whose database is on a server. A fork has a server of its own for such a database.
 type ServerDriver interface {
-	// ServerKind describes the server and its user, as far as a fork's own server must be like it. It holds no secret.
+	// ServerKind describes those properties of the server and its user that a fork's own server must have too. The text contains
+	// no secret.
 	ServerKind(context.Context) (string, error)
-	// Answers returns nil when the server answers, and can be used.
+	// Answers returns nil if the server answers and can be used.
 	Answers(context.Context) error
 }
 
-// The places of a Server's files, as it sees them.
+// The paths of a Server's files, as the server sees them.
 const (
-	ServerData   = "/tmp/data"       // the folder where it may write; it is where it starts
+	ServerData   = "/tmp/data"       // the folder where the server may write, and its working directory
 	ServerConfig = "/tmp/etc/config" // a file that only the server's owner may read
 )

@@ -44,12 +44,11 @@ func (h Hash) String() string {
 	return "blake3:" + hex.EncodeToString(h[:])
 }
 
-// ErrChanged is the error of Commit and Capture when the live state changed while they
-// worked: it is no longer the base, or a file was written to during every attempt to read
-// it. Its kind is errs.Conflict.
+// ErrChanged is the error of Commit and Capture if the live state changed while they worked: the live state is no longer the
+// base, or a file was written to during every attempt to read it. Its kind is errs.Conflict.
 var ErrChanged = errors.New("the live state changed meanwhile")
 
-// Changed returns an error of kind conflict that wraps ErrChanged and names object.
+// Changed returns an error of kind errs.Conflict that wraps ErrChanged and names object.
 func Changed(op, object string) error {
 	return &errs.Error{
 		Kind: errs.Conflict, Op: op, Message: object + " keeps changing",
@@ -57,13 +56,12 @@ func Changed(op, object string) error {
 	}
 }
 
-// Driver captures and restores one layer of one app. See the package comment
-// for the lifecycle. Methods are safe for concurrent use, but the daemon runs
-// at most one of Capture, Prepare and a Switch's methods at a time per driver.
+// Driver captures and restores one layer of one app. The package comment describes the life of a snapshot and of a switch.
+// Methods are safe for concurrent use, but the daemon runs at most one of Capture, Prepare and a Switch's methods at a time per
+// driver.
 //
-// Errors are of type *errs.Error (possibly wrapped). An unknown id is
-// errs.NotFound, damage in what is stored is errs.Corrupt, a database or file
-// locked by somebody else is errs.Busy.
+// Errors are of type *errs.Error (possibly wrapped). The kind is errs.NotFound for an unknown id, errs.Corrupt for damaged
+// stored data, and errs.Busy for a database or file that another process has locked.
 type Driver interface {
 	// Capture stores the live state under req.ID, durably.
 	Capture(ctx context.Context, req CaptureRequest) (Snapshot, error)
@@ -76,23 +74,20 @@ type Driver interface {
 	// errs.NotFound if the preparation was not completed or the switch was finished.
 	Resume(ctx context.Context, id RestoreID) (Switch, error)
 
-	// Verify checks what is stored for a snapshot: that every part is present (Quick), or
-	// every byte against its hash (Full). Damage is errs.Corrupt. Verify does not read the
-	// live state.
+	// Verify checks the stored data of a snapshot: that every part is present (Quick), or every byte against its hash (Full). The
+	// error for damage is of kind errs.Corrupt. Verify does not read the live state.
 	Verify(ctx context.Context, id SnapshotID, depth Depth) error
 
-	// Size returns how many bytes on disk deleting exactly these snapshots together would
-	// free now.
+	// Size returns the bytes on disk that deleting exactly these snapshots together would free now.
 	Size(ctx context.Context, ids ...SnapshotID) (int64, error)
 
 	// Delete drops a snapshot; an unknown id is no error. Space may be freed later, in the
 	// background.
 	Delete(ctx context.Context, id SnapshotID) error
 
-	// Sweep drops the snapshots and switches that gone names, as far as they exist, and files
-	// left by a crash that none of the driver's records name. It drops no other snapshot, and no
-	// other switch that Resume would find: an id that the daemon did not list is kept. The daemon
-	// calls Sweep before any other work on the layer.
+	// Sweep drops the snapshots and switches that gone names, as far as they exist, and files left by a crash to which none of the
+	// driver's records refers. Sweep keeps every other snapshot, and every other switch that Resume would find. The daemon calls
+	// Sweep before any other work on the layer.
 	Sweep(ctx context.Context, gone Gone) error
 }
 
@@ -102,15 +97,15 @@ type Switch interface {
 	// total counts all of them.
 	Changes(limit int) (list []Change, total int)
 
-	// Stale reports whether the live state is no longer the base. With the app
-	// stopped, false stays false unless somebody else writes.
+	// Stale reports whether the live state is no longer the base. If the app is stopped and no other process writes, the base
+	// stays current after a result of false.
 	Stale(ctx context.Context) (bool, error)
 
 	// Commit makes the live state the target.
 	Commit(ctx context.Context) error
 
-	// Check hashes the live state again and compares it with what was asked
-	// for: the target after Commit, the base after Undo.
+	// Check hashes the live state again and compares it with the state that it should be: the target after Commit, the base after
+	// Undo.
 	Check(ctx context.Context) (Proof, error)
 
 	// Undo makes the live state the base again, and discards what was written since Commit.
@@ -121,13 +116,13 @@ type Switch interface {
 	Finish(ctx context.Context) error
 }
 
-// CaptureRequest says how to capture.
+// CaptureRequest says which state to capture, and how.
 type CaptureRequest struct {
 	ID SnapshotID
 	// Quiesced tells the driver that the app is stopped.
 	Quiesced bool
-	// Revive allows the driver to start a server of the layer that is down. Only a rollback
-	// sets it: the server may have been stopped on purpose, and other captures leave it so.
+	// Revive allows the driver to start a server of the layer that is down. Only a rollback sets Revive: the server may have been
+	// stopped on purpose, and other captures leave it stopped.
 	Revive bool
 	// At asks a Journal for the state at an earlier position; "" is the present.
 	At Mark
@@ -140,19 +135,18 @@ type Snapshot struct {
 	// Hash proves the content: equal hashes mean equal states. It is zero for a marker
 	// whose content was not read.
 	Hash Hash
-	// Position is the place in the layer's log that a marker stands for (a
-	// timeline and LSN, a binlog position), in the engine's own notation.
+	// Position is the marker's position in the layer's log (a timeline and LSN, a binlog position), in the engine's own notation.
 	Position string
 	// Quiesced: the app was stopped during the capture.
 	Quiesced bool
-	// Raw: the driver could not read the state as its engine does, and kept the raw bytes.
+	// Raw: the driver could not read the state as its engine does, and kept the files' raw bytes.
 	Raw     bool
 	Created time.Time
-	// Warnings list what the snapshot lacks, in whole sentences.
+	// Warnings say, in whole sentences, which parts of the live state the snapshot lacks.
 	Warnings []string
 }
 
-// RestoreRequest says what to restore.
+// RestoreRequest says which snapshot to restore.
 type RestoreRequest struct {
 	ID     RestoreID
 	Target SnapshotID
@@ -160,15 +154,14 @@ type RestoreRequest struct {
 	Base SnapshotID
 }
 
-// Operation says how the base differs from the target in one thing. The restore undoes
-// that operation.
+// Operation is what was done to one thing between the target and the base. The restore undoes it.
 type Operation string
 
 // The operations.
 const (
-	Create Operation = "create" // in the base only: the restore removes it
+	Create Operation = "create" // the thing is in the base only: the restore removes it
 	Modify Operation = "modify"
-	Delete Operation = "delete" // in the target only: the restore brings it back
+	Delete Operation = "delete" // the thing is in the target only: the restore brings it back
 )
 
 // Change is one thing that a restore changes.
@@ -184,14 +177,13 @@ type Change struct {
 // Proof is the outcome of a Check. If the restore has a scope, the hashes cover only that
 // scope.
 type Proof struct {
-	Pre   Hash // the base's
-	Post  Hash // of the live state as just read
-	Want  Hash // the target's, or after Undo the base's
+	Pre   Hash // hash of the base
+	Post  Hash // hash of the live state as just read
+	Want  Hash // hash of the target, or after Undo of the base
 	Match bool // Post equals Want
-	// Shallow: no contents were read. The hashes stand for positions in a log, not for
-	// contents.
+	// Shallow: no contents were read. The hashes are those of positions in a log.
 	Shallow bool
-	// Notes are whole sentences for the reader of the receipt.
+	// Notes are remarks for the reader of the receipt, in whole sentences.
 	Notes []string
 }
 
@@ -200,7 +192,7 @@ type Depth int
 
 // The depths.
 const (
-	Quick Depth = iota // everything that should be stored is there
+	Quick Depth = iota // every part that should be stored is present
 	Full               // every byte is read and hashed
 )
 
@@ -218,7 +210,7 @@ type Differ interface {
 	Diff(ctx context.Context, from, to SnapshotID, paths []string) ([]Change, error)
 }
 
-// PathRedactor is a driver that sees more of the layer than the app's owner may.
+// PathRedactor is a driver that can read more of the layer than the app's owner may.
 type PathRedactor interface {
 	// RedactPaths returns paths, without duplicates, as the app's owner may see them: a path in a
 	// folder that the owner may not read becomes the path of that folder.
@@ -227,8 +219,8 @@ type PathRedactor interface {
 
 // ScopedPreparer is a driver that can restore a part of a state.
 type ScopedPreparer interface {
-	// PrepareScoped is Prepare for only the given paths and what lies below
-	// them; the rest of the live state is neither changed nor checked.
+	// PrepareScoped is Prepare for the given paths and everything below them. The rest of the live state is neither changed nor
+	// checked.
 	PrepareScoped(ctx context.Context, req RestoreRequest, paths []string) (Switch, error)
 }
 
@@ -241,40 +233,40 @@ type Warmer interface {
 
 // Maintainer is a driver with work to do in the background.
 type Maintainer interface {
-	// Maintain does the work that is due. The daemon calls it every few seconds, also while
-	// other methods run. It returns early when ctx ends.
+	// Maintain does the work that is due. The daemon calls Maintain every few seconds, also while other methods run. Maintain
+	// returns early when ctx ends.
 	Maintain(ctx context.Context) error
 }
 
 // LeftoverDropper is a driver that can finish a restore although part of it cannot be dropped, for
 // example because the server that holds the part is down.
 type LeftoverDropper interface {
-	// DropLeftovers tries again to drop the parts left behind. It returns what still exists and
-	// why, one phrase each. It is quick if nothing is left.
+	// DropLeftovers tries again to drop the parts left behind. It returns one phrase for each part that still exists, with the
+	// reason. It is quick if nothing is left.
 	DropLeftovers(ctx context.Context) ([]string, error)
 }
 
 // Salvager is a driver that can keep a live state that it cannot read, for example a
 // database file that was overwritten.
 type Salvager interface {
-	// Salvage is Capture of the raw bytes, with the app stopped: it does not interpret them.
-	// Its Snapshot is Raw. A switch may have it as its base, so that Undo restores exactly these
-	// bytes, and as its target. A missing file is a state too. Salvage returns an error if the
-	// bytes cannot be read, for example because they are on a server that is down.
+	// Salvage captures the raw bytes of the live state, with the app stopped, and does not interpret them. The Snapshot has Raw
+	// set. It may be a switch's base, so that Undo restores exactly these bytes, or a switch's target. Salvage also captures a
+	// missing file as such. Salvage returns an error if the bytes cannot be read, for example because they are on a server that is
+	// down.
 	Salvage(ctx context.Context, req CaptureRequest) (Snapshot, error)
 }
 
-// GapFinder is a driver that can list, without reading contents, what of the live state
-// cannot be captured or could not be restored.
+// GapFinder is a driver that can find, without reading contents, the parts of the live state that cannot be captured or could
+// not be restored.
 type GapFinder interface {
 	FindGaps(ctx context.Context) ([]Gap, error)
 }
 
 // Gap is one finding of FindGaps.
 type Gap struct {
-	What   string // a whole sentence
-	Remedy string // what to do about it, as a sentence without its full stop
-	Blocks bool   // no snapshot can be taken until it is remedied
+	What   string // the gap, as a whole sentence
+	Remedy string // how to remove the gap, as a sentence without its full stop
+	Blocks bool   // no snapshot can be taken until the gap is removed
 }
 
 // String returns the gap as one sentence.
@@ -282,9 +274,8 @@ func (g Gap) String() string { return strings.TrimSuffix(g.What, ".") + ": " + g
 
 // Prechecker is a driver that can predict cheaply whether Prepare would refuse.
 type Prechecker interface {
-	// Precheck returns the error that Prepare would return with the present state as its
-	// base, as far as this can be told cheaply: nil promises nothing. It makes no snapshot.
-	// If paths is not empty, it holds the paths of a scope.
+	// Precheck returns the error that Prepare would return with the present state as its base, as far as this can be found
+	// cheaply: after nil, Prepare may still fail. Precheck makes no snapshot. If paths is not empty, it has the paths of a scope.
 	Precheck(ctx context.Context, target SnapshotID, paths []string) error
 }
 
@@ -298,8 +289,8 @@ func SalvagerOf(d Driver) (Salvager, bool) {
 	return s, ok
 }
 
-// SizeEstimator is a driver that can estimate the size of the live state without reading
-// it, so that a first capture that cannot fit is not begun.
+// SizeEstimator is a driver that can estimate the size of the live state without reading it. With the estimate, the daemon does
+// not begin a first capture for which there is no space.
 type SizeEstimator interface {
 	// EstimateSize returns the size of the live state on disk, in bytes.
 	EstimateSize(ctx context.Context) (int64, error)
@@ -307,30 +298,27 @@ type SizeEstimator interface {
 
 // LiveCapturer is a driver whose Capture of a running app may be consistent.
 type LiveCapturer interface {
-	// CapturesLive reports whether a Capture made while the app runs is a state
-	// that the app itself could have been stopped in.
+	// CapturesLive reports whether a Capture of the running app is consistent: a state in which the app could have been stopped.
 	CapturesLive() bool
 }
 
 // MemoryCapturer is a driver whose layer has memory (of a virtual machine) from which a
 // restore can resume the app instead of starting it anew.
 type MemoryCapturer interface {
-	// CaptureMemory is Capture that also keeps the memory, if the layer is running.
+	// CaptureMemory is Capture that also keeps the memory, if the virtual machine is running.
 	CaptureMemory(ctx context.Context, req CaptureRequest) (Snapshot, error)
 }
 
 // Rehearser is a driver that can restore a snapshot beside the live state, to test whether
 // the snapshot can be restored.
 type Rehearser interface {
-	// Shape names everything except contents that decides whether a snapshot can be restored,
-	// such as a database's schema: one rehearsal covers all snapshots of equal shape. "" means
-	// that the snapshot is not rehearsed.
+	// Shape returns a name for everything except contents that decides whether a snapshot can be restored, such as a database's
+	// schema: one rehearsal covers all snapshots of equal shape. "" means that the snapshot is not rehearsed.
 	Shape(id SnapshotID) (string, error)
 
-	// Rehearse builds the snapshot's state beside the live state, compares it with the snapshot,
-	// and drops it again, also after an error. The live state is not touched. as must be the id
-	// of no switch, before or afterwards. Rehearse may run beside all methods except Sweep, which
-	// drops what an interrupted rehearsal left.
+	// Rehearse builds the snapshot's state beside the live state, compares it with the snapshot, and drops it again, also after an
+	// error. The live state is not touched. The id as must never be that of a switch. Rehearse may run beside all methods except
+	// Sweep, which drops the files that an interrupted rehearsal left.
 	Rehearse(ctx context.Context, as RestoreID, id SnapshotID) error
 }
 
@@ -341,18 +329,19 @@ type Opener interface {
 	OpenPath(ctx context.Context, id SnapshotID, path string) (io.ReadCloser, int64, error)
 }
 
-// Adopter is a driver that can take over a snapshot that the driver of another app holds, without copying contents: both keep
-// theirs in the same content store.
+// Adopter is a driver that can take over a snapshot of another app's driver without copying contents, because both keep their
+// snapshots in the same content store.
 type Adopter interface {
-	// Adopt stores the state that from holds under id as a snapshot of this driver, under as. The snapshot does not depend on
-	// that of from afterwards. Adopting again under the same name replaces the snapshot. from must be a driver of the same kind.
+	// Adopt stores the snapshot id of the driver from as a snapshot of this driver, under the id as. The new snapshot does not
+	// depend on that of from. If a snapshot as exists, Adopt replaces it. from must be a driver of the same kind.
 	Adopt(ctx context.Context, from Driver, id, as SnapshotID) (Snapshot, error)
 }
 
-// Seeder is a driver that can fill an empty live state from that of another app, where the two have the same contents. This makes the
-// restore that follows faster, and nothing else.
+// Seeder is a driver that can copy parts of another app's live state into an empty live state. This only makes the following
+// restore faster.
 type Seeder interface {
-	// Seed copies from the live state of from what the snapshot id has too. After an error, part of it may be there.
+	// Seed copies those parts of the live state of from that are the same in the snapshot id. After an error, part of them may
+	// have been copied.
 	Seed(ctx context.Context, from Driver, id SnapshotID) error
 }
 

@@ -2,24 +2,24 @@ package tomlfile
 
 import "strings"
 
-// bounds limit what is parsed: the parser's work grows with the square of each.
+// bounds are the limits of a file that is parsed. The parser's time grows with the square of each of these numbers.
 type bounds struct {
-	parts  int // of one dotted key
-	depth  int // of arrays and inline tables in each other
-	tables int // headers, [name] and [[name]]
+	parts  int // parts of one dotted key
+	depth  int // nesting of arrays and inline tables
+	tables int // number of headers: [name] and [[name]]
 }
 
-// generous is many times what any file of mulligan's has.
+// generous has limits that are many times higher than the numbers of any file of mulligan.
 var generous = bounds{parts: 16, depth: 16, tables: 2000}
 
-// measure says which of the bounds text exceeds and on which line, before it is
-// parsed; "" where it exceeds none. It knows of TOML just what strings and
-// comments are, where the bounds don't apply. What it takes for the end of a
-// string that has none, the parser refuses.
+// measure returns a message about the first limit that text exceeds, and the line, or "" if text exceeds none. It runs before
+// the parser. measure skips strings and comments, where the limits do not apply, and knows nothing else of TOML's syntax. If a
+// string has no end, measure continues after the string's line or at the end of text; the parser returns an error for such a
+// string.
 func (l bounds) measure(text string) (what string, line int) {
 	line = 1
 	parts, depth, tables := 1, 0, 0
-	first := true // of what is no blank on its line
+	first := true // the next character that is not blank is the first one of its line
 	for i := 0; i < len(text); i++ {
 		c := text[i]
 		switch c {
@@ -63,7 +63,7 @@ func (l bounds) measure(text string) (what string, line int) {
 	return "", 0
 }
 
-// end is where the first of what ends stands in text; its length where there is none.
+// end returns the index of the string what in text, or the length of text if what is not there.
 func end(text, what string) int {
 	if i := strings.Index(text, what); i >= 0 {
 		return i
@@ -71,8 +71,8 @@ func end(text, what string) int {
 	return len(text)
 }
 
-// quote is the length of the string that text begins with. One of a single line
-// ends with its line at the latest.
+// quote returns the length of the TOML string at the beginning of text. A single-line string ends at the end of its line at the
+// latest.
 func quote(text string) int {
 	mark := text[:1]
 	if strings.HasPrefix(text, strings.Repeat(mark, 3)) {
@@ -87,7 +87,7 @@ func quote(text string) int {
 		case strings.HasPrefix(text[i:], mark):
 			i += len(mark)
 			for n := 0; len(mark) == 3 && n < 2 && i < len(text) && text[i] == mark[0]; n++ {
-				i++ // quotation marks of its content, before those of its end
+				i++ // up to two quotation marks of the content may precede the closing ones
 			}
 			return i
 		}

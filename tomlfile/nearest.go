@@ -2,8 +2,8 @@ package tomlfile
 
 import "strings"
 
-// Nearest is the one of known that word is probably a misspelling of, or "":
-// at most two letters, and half of the word, away (Levenshtein's distance).
+// Nearest returns the entry of known of which word is probably a misspelling, or "" if there is none. The Levenshtein distance
+// of the two is at most 2, and at most half of word's length, but 1 is always allowed.
 func Nearest(word string, known []string) string {
 	best, least := "", min(2, max(1, len(word)/2))+1
 	for _, k := range known {
@@ -14,13 +14,13 @@ func Nearest(word string, known []string) string {
 	return best
 }
 
-// normal makes keep-last, keepLast and keep_last the same word.
+// normal returns the form of s for comparisons: keep-last, keepLast and keep_last have the same.
 func normal(s string) string {
 	return strings.NewReplacer("-", "", "_", "", " ", "").Replace(strings.ToLower(s))
 }
 
-// distance is the number of letters to insert, delete or replace to get from a
-// to b (Wagner and Fischer, 1974), kept in one row.
+// distance returns the number of bytes to insert, delete or replace in order to get b from a (Wagner and Fischer, 1974). It
+// keeps only one row of the matrix.
 func distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {

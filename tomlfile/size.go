@@ -7,14 +7,14 @@ import (
 	"github.com/dustin/go-humanize"
 )
 
-// SizeHint says how a [Size] is written.
+// SizeHint is a hint that says how to write a [Size].
 const SizeHint = `write a size like "20GiB", or a number of bytes; 0 means no limit`
 
-// Size is a number of bytes: in TOML a number, or a text like "20GiB".
+// Size is a number of bytes. In TOML it is a number, or a string like "20GiB".
 type Size struct {
 	Bytes int64
-	// Bad is set when what stood there is no size: the decoder has no way to
-	// hand a kinder error through, so whoever decodes asks for it.
+	// Bad is set if the value in the file is not a size. The caller of Decode must check it. UnmarshalTOML returns no error,
+	// because the decoder would not pass a helpful one on.
 	Bad bool
 }
 
@@ -31,8 +31,8 @@ func (s *Size) UnmarshalTOML(v any) error {
 	return nil
 }
 
-// ParseSize reads a size like "20GiB", or a number of bytes. A comma is none of
-// it: some divide thousands by it, and others fractions.
+// ParseSize parses a size like "20GiB", or a number of bytes. A comma is not allowed: it separates thousands in some countries,
+// and fractions in others.
 func ParseSize(text string) (bytes int64, ok bool) {
 	n, err := humanize.ParseBytes(text)
 	if err != nil || n > math.MaxInt64 || strings.Contains(text, ",") {

@@ -1,11 +1,10 @@
-// Package tomlfile reads TOML strictly for people: a key that nobody knows is
-// refused with its line and the key that was probably meant, and so is every
-// other fault. What is wrong is said in one line that begins "FILE:LINE:".
+// Package tomlfile reads TOML files that people write. It is strict: an unknown key is an error, which names the key that was
+// probably meant. The message about an error in a file is one line, which begins with "FILE:LINE:".
 //
-// A file is measured before it is parsed, since the parser's work grows with the
-// square of how long keys are and how many tables there are.
+// The package checks the size of a file's parts before it parses the file, because the parser's time grows with the square of
+// the parts of a key, the nesting and the number of tables.
 //
-// Messages never repeat a value of the file, since it may hold passwords.
+// Messages never contain a value from the file, because it may be a password.
 package tomlfile
 
 import (
@@ -22,17 +21,17 @@ import (
 	"mulligan/errs"
 )
 
-// MaxSize is the largest file that is read, in bytes.
+// MaxSize is the size of the largest file that is read, in bytes.
 const MaxSize = 1 << 20
 
-// Doc is a decoded file: enough of it to say where a thing stands.
+// Doc is a decoded file. It keeps the lines, to find the line of a key for an error.
 type Doc struct {
 	op, name string
 	lines    []string
 }
 
-// Read reads the whole of the file at path, up to MaxSize bytes. A missing file
-// is errs.NotFound.
+// Read reads the whole file at path. The error is of kind errs.NotFound if the file is missing, and errs.Invalid if it is
+// larger than MaxSize.
 func Read(op, path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if errors.Is(err, os.ErrNotExist) {
@@ -52,9 +51,8 @@ func Read(op, path string) ([]byte, error) {
 	return data, nil
 }
 
-// Decode decodes data into the struct that v points to, by its `toml` tags. op
-// and name (the file's path, or a word for it) go into errors, which are of
-// kind errs.Invalid.
+// Decode decodes data into the struct to which v points, by its `toml` tags. name is the file's path, or a word for the file.
+// Errors are of kind errs.Invalid and of the operation op, and their messages begin with name.
 func Decode(op, name string, data []byte, v any) (*Doc, error) {
 	d := &Doc{op: op, name: name, lines: strings.Split(string(data), "\n")}
 	if len(data) > MaxSize {
@@ -73,8 +71,8 @@ func Decode(op, name string, data []byte, v any) (*Doc, error) {
 	return d, nil
 }
 
-// Errorf makes an error about key (dotted; "retention.keep_last") in the nth
-// table of that name, counted from 0 ([[database]] repeats, others don't).
+// Errorf returns an errs.Invalid error about the dotted key, such as "retention.keep_last". nth is the number of the key's
+// table among those of the same name, from 0: tables like [[database]] may repeat.
 func (d *Doc) Errorf(key string, nth int, format string, args ...any) *errs.Error {
 	return d.at(d.line(strings.Split(key, "."), nth), format, args...)
 }
@@ -101,12 +99,12 @@ func (d *Doc) unknown(key toml.Key, t reflect.Type) error {
 	return d.at(d.line(key, 0), "unknown key %.64q%.256s", last, where).WithHint("%s", hint)
 }
 
-// syntax turns the TOML package's error into ours. Its text may quote what
-// stands in the file, so only the parts that cannot hold a value are kept.
+// syntax returns an *errs.Error for an error of the TOML package. That error's text may contain values from the file, so syntax
+// keeps only the other parts.
 func (d *Doc) syntax(err error) error {
 	var pe toml.ParseError
 	if !errors.As(err, &pe) {
-		// The decoder's complaint about a type: "toml: line 3 (last key "auto"): incompatible types: …"
+		// The error is about a type: "toml: line 3 (last key "auto"): incompatible types: …"
 		m := mismatch.FindStringSubmatch(err.Error())
 		if m == nil {
 			return d.at(0, "a value has the wrong type").WithHint("compare it with the documentation")
@@ -123,8 +121,8 @@ var (
 	quoted   = regexp.MustCompile(`["'` + "`" + `].*["'` + "`" + `]|\S*\d{3}\S*`)
 )
 
-// unquoted cuts what the parser repeats of the file (quoted, or a number), when
-// that is more than a character.
+// unquoted replaces the parts of the message that come from the file, which are quoted strings or numbers, by an ellipsis if
+// they are longer than one character.
 func unquoted(message string) string {
 	return quoted.ReplaceAllStringFunc(strings.ReplaceAll(message, "\n", " "), func(s string) string {
 		if len(s) <= 3 {
@@ -139,9 +137,9 @@ var (
 	keyValue = regexp.MustCompile(`^\s*([A-Za-z0-9_."'\- ]+?)\s*=`)
 )
 
-// line finds the line, from 1, that sets key in the nth table of its name; the
-// table's own line when the key isn't set; 0 when neither is there. It reads
-// lines, not TOML: what a text of several lines holds may mislead it.
+// line returns the number of the line, from 1, that sets key in the nth table of its name. If the key is not set, it returns
+// the line of the table's header, and 0 if there is no such table. line does not parse TOML: it can return a wrong line because
+// of the content of a multi-line string.
 func (d *Doc) line(key []string, nth int) int {
 	want := strings.Join(key, ".")
 	table, seen, fallback := "", map[string]int{}, 0
@@ -159,19 +157,19 @@ func (d *Doc) line(key []string, nth int) int {
 			continue
 		}
 		full := strings.TrimPrefix(table+"."+plain(m[1]), ".")
-		if full == want || strings.HasPrefix(want, full+".") { // the second: an inline table
+		if full == want || strings.HasPrefix(want, full+".") { // the second condition: an inline table
 			return i + 1
 		}
 	}
 	return fallback
 }
 
-// plain is a key as Go's toml writes it: without quotes and spaces.
+// plain returns key without quotes and spaces, like the keys of package toml.
 func plain(key string) string {
 	return strings.NewReplacer(`"`, "", `'`, "", " ", "").Replace(key)
 }
 
-// keys lists the keys that the table at path may hold.
+// keys returns the keys that the table at path may have. t is the type of the whole file.
 func keys(t reflect.Type, path []string) []string {
 	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice {
 		t = t.Elem()

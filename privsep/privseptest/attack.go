@@ -1,5 +1,5 @@
-// Package privseptest has the attack that privilege separation must withstand,
-// for the tests of packages that work for users.
+// Package privseptest has the attack that privilege separation must withstand, for the tests of packages that use package
+// privsep.
 package privseptest
 
 import (
@@ -11,14 +11,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// SignalThreads tries, with the rights of the calling process, to signal the
-// process pid and each of its threads, again and again until end is at its end.
-// It returns how many times it tried, and an error as soon as the kernel lets a
-// signal through. The signal is 0, which only asks (kill(2)).
+// SignalThreads tries, with the rights of the calling process, to signal the process pid and each of its threads, again and
+// again until end is at its end. It returns the number of attempts, and an error as soon as the kernel allows a signal. The
+// signal is 0, which only checks the permission (kill(2)).
 func SignalThreads(pid int, end io.Reader) (tries int, err error) {
 	over := make(chan struct{})
 	go func() {
-		_, _ = io.Copy(io.Discard, end) // its end is all that matters
+		_, _ = io.Copy(io.Discard, end) // only the end of end matters, not its content
 		close(over)
 	}()
 	for {

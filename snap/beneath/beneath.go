@@ -1,9 +1,8 @@
-// Package beneath opens things below a folder and never leaves it: no symbolic
-// link is followed in any component, ".." does not climb out, and no mount
-// point is crossed. It is how every driver that works as root reaches into a
-// workspace, whose owner may be swapping folders for links at that moment.
+// Package beneath opens files and folders below a root folder and never leaves that folder: it follows no symbolic link in any
+// component, does not let ".." lead out, and crosses no mount point. Every driver that works as root opens paths in a workspace
+// only with this package, because the workspace's owner may replace folders by links at any moment.
 //
-// It rests on openat2(2) (Linux 5.6); there is no fallback, since none is safe.
+// The package needs openat2(2) (Linux 5.6). It has no fallback, because none would be safe.
 package beneath
 
 import (
@@ -18,12 +17,12 @@ import (
 	"mulligan/errs"
 )
 
-// Root is an open folder. It stays the same folder when that folder is moved or renamed.
+// Root is an open folder. It remains open on the same folder if the folder is moved or renamed.
 type Root struct {
 	f *os.File
 }
 
-// Open opens the folder dir, an absolute path without symbolic links in it.
+// Open opens the folder dir. dir must be an absolute path without symbolic links.
 func Open(dir string) (*Root, error) {
 	if !path.IsAbs(dir) {
 		return nil, errs.New(errs.Invalid, "open folder", "%q is not an absolute path", dir)
@@ -42,15 +41,13 @@ func (r *Root) Close() error { return r.f.Close() }
 // FD returns the folder's descriptor, for the *at system calls on names without a slash.
 func (r *Root) FD() int { return int(r.f.Fd()) }
 
-// Name returns the path that the folder was opened by.
+// Name returns the path with which the folder was opened.
 func (r *Root) Name() string { return r.f.Name() }
 
-// OpenFile opens rel, a slash-separated path relative to the folder ("." is
-// the folder itself), with the flags and mode of open(2). O_CLOEXEC and
-// O_NOFOLLOW are always added, and O_NONBLOCK so that a fifo never blocks. With
-// O_PATH nothing is opened that could block, and openat2(2) refuses O_NONBLOCK.
-// rel may be longer than the kernel takes (PATH_MAX). It fails with EAGAIN when
-// another process does not give up its lease of the file within two seconds.
+// OpenFile opens rel, a slash-separated path relative to the folder ("." is the folder itself), with the flags and mode of
+// open(2). It always adds O_CLOEXEC and O_NOFOLLOW. It also adds O_NONBLOCK, so that opening a fifo does not block, except with
+// O_PATH, which never blocks and with which openat2(2) refuses O_NONBLOCK. rel may be longer than the kernel's limit
+// (PATH_MAX). The error is EAGAIN if another process does not give up its lease of the file within two seconds.
 func (r *Root) OpenFile(rel string, flags int, mode uint32) (*os.File, error) {
 	if flags&unix.O_PATH == 0 {
 		flags |= unix.O_NONBLOCK
@@ -71,8 +68,8 @@ func (r *Root) OpenDir(rel string) (*Root, error) {
 	return &Root{f}, nil
 }
 
-// Parent opens the folder that contains rel and returns it with rel's last component, for
-// the *at system calls. The caller must close dir.
+// Parent opens the folder that contains rel. It returns this folder and rel's last component, for the *at system calls. The
+// caller must close dir.
 func (r *Root) Parent(rel string) (dir *Root, base string, err error) {
 	folder, base := path.Split(rel)
 	if base == "" || base == "." || base == ".." {
@@ -86,7 +83,7 @@ func (r *Root) Parent(rel string) (dir *Root, base string, err error) {
 	return dir, base, err
 }
 
-// longest bounds the bytes of a path that go to the kernel in one call, which takes at most 4095.
+// longest bounds the bytes of a path in one system call. The kernel's limit is 4095.
 const longest = 3000
 
 // openBelow opens rel, in several steps if it is long.
@@ -96,7 +93,7 @@ func openBelow(dirfd int, rel string, flags int, mode uint32) (int, error) {
 	for len(rel) > longest {
 		cut := strings.LastIndexByte(rel[:longest], '/')
 		if cut <= 0 {
-			break // a single name: the kernel decides about it
+			break // a single name: the kernel returns an error if it is too long
 		}
 		next, err := openat2(at, rel[:cut], unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0, resolve)
 		closeStep(at, dirfd)
@@ -117,10 +114,9 @@ func closeStep(at, dirfd int) {
 	}
 }
 
-// patience bounds how long openat2 repeats a call that returns EAGAIN. There are two causes,
-// and repeating helps with both: a concurrent rename raced the walk, so the kernel could not
-// prove that the path stayed beneath; or another process holds a lease of the file (fcntl(2))
-// and was told to release it, which it may never do.
+// patience bounds the time for which openat2 repeats a call that returns EAGAIN. There are two causes, and repeating helps with
+// both: a concurrent rename raced the walk, so the kernel could not prove that the path stayed beneath; or another process
+// holds a lease of the file (fcntl(2)) and was told to release it, which it may never do.
 const patience = 2 * time.Second
 
 func openat2(dirfd int, name string, flags int, mode uint32, resolve uint64) (int, error) {

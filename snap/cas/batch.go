@@ -9,9 +9,9 @@ import (
 	"mulligan/errs"
 )
 
-// Batch puts objects into the store and makes them durable under roots, all at
-// once. What it wrote or found there already is not collected while it is open.
-// Blob and Node are safe for concurrent use. Every batch is ended by Commit or Discard.
+// Batch puts objects into the store and makes them durable together, under roots. While the batch is open, objects that it
+// wrote, or found stored already, are not collected. Blob and Node are safe for concurrent use. The caller must end every batch
+// with Commit or Discard.
 type Batch struct {
 	s     *Store
 	epoch uint64
@@ -20,10 +20,10 @@ type Batch struct {
 	ended bool
 	held  map[Hash]struct{}
 
-	sound sync.Map // from Hash to bool: what isSound found out
+	sound sync.Map // map[Hash]bool: the results of isSound
 }
 
-// Begin opens a batch.
+// Begin begins a batch.
 func (s *Store) Begin() *Batch {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -32,9 +32,8 @@ func (s *Store) Begin() *Batch {
 
 const opPut = "store an object"
 
-// Blob stores p, if the store doesn't hold it yet, and returns its hash.
-// More than MaxObject bytes are errs.Invalid; a full disk is errs.Failed, and
-// the batch may go on.
+// Blob stores p, unless the store has it already, and returns its hash. The error is of kind errs.Invalid if p is larger than
+// MaxObject, and errs.Failed if the disk is full; the batch can still be used then.
 func (b *Batch) Blob(p []byte) (Hash, error) { return b.blob(0, p) }
 
 func (b *Batch) blob(series uint32, p []byte) (Hash, error) {
@@ -45,9 +44,9 @@ func (b *Batch) blob(series uint32, p []byte) (Hash, error) {
 	return h, b.put(kindBlob, series, h, nil, p)
 }
 
-// Node stores the node of p and refs and returns its hash. Each ref must be in
-// the store; a zero ref refers to nothing. A ref that is not there is
-// errs.NotFound, a damaged one errs.Corrupt: store its content again.
+// Node stores the node of p and refs and returns its hash. Each ref must be in the store; a zero ref refers to nothing. The
+// error is of kind errs.NotFound if a ref is not in the store, and errs.Corrupt if it is damaged: the caller should store its
+// content again.
 func (b *Batch) Node(p []byte, refs []Hash) (Hash, error) { return b.node(0, p, refs) }
 
 func (b *Batch) node(series uint32, p []byte, refs []Hash) (Hash, error) {
@@ -69,13 +68,13 @@ type Series struct {
 	series uint32
 }
 
-// Series returns the series called name, for instance a file's path. [Store.Pack] stores the
-// versions of a series as deltas to each other. The name affects nothing but the space taken.
+// Series returns the series called name, for instance a file's path. [Store.Pack] stores the versions of a series as deltas to
+// each other. The name affects only the space that the objects take.
 func (b *Batch) Series(name string) Series {
 	return Series{b, crc32.Checksum([]byte(name), castagnoli)}
 }
 
-// Part returns the series of the i-th part of the thing, for content that is stored in many parts.
+// Part returns the series of the i-th part of the thing, for a thing that is stored in many parts.
 func (s Series) Part(i int64) Series {
 	var p [8]byte
 	binary.LittleEndian.PutUint64(p[:], uint64(i))
@@ -88,16 +87,16 @@ func (s Series) Blob(p []byte) (Hash, error) { return s.b.blob(s.series, p) }
 // Node is [Batch.Node].
 func (s Series) Node(p []byte, refs []Hash) (Hash, error) { return s.b.node(s.series, p, refs) }
 
-// Keep reports whether h is in the store with everything that it refers to, and if so keeps it there until the batch ends, as if
-// the batch had written it. An object that is known to be damaged, or refers to a damaged one, is not kept: what is built on it
-// could not be read, and putting its contents again mends it.
+// Keep reports whether h and all objects below it are in the store. If so, they are not collected until the batch ends, as if
+// the batch had written them. Keep returns false for an object that is known to be damaged, or that refers to a damaged one.
+// The caller then puts the contents again, which repairs the object.
 func (b *Batch) Keep(h Hash) bool {
 	ok, err := b.hold(h, nil, false)
 	return ok && err == nil && b.isSound(h)
 }
 
-// isSound reports whether no damage is known of h and of what it refers to, having looked at each object once. It reads nodes, if
-// damage was found in the store.
+// isSound reports whether h and all objects below it are free of known damage. If damage was found in the store, isSound reads
+// the nodes, each once per batch.
 func (b *Batch) isSound(h Hash) bool {
 	if !b.s.suspect.Load() || h.IsZero() {
 		return true
@@ -111,7 +110,7 @@ func (b *Batch) isSound(h Hash) bool {
 	return sound
 }
 
-// need holds a ref, or says why that can't be.
+// need keeps h from being collected while the batch is open, or returns an error if h cannot be used.
 func (b *Batch) need(h Hash) error {
 	if h.IsZero() {
 		return nil
@@ -131,7 +130,7 @@ func (b *Batch) need(h Hash) error {
 	return errs.New(errs.NotFound, opPut, "object %v is not in the store", h)
 }
 
-// put stores one object unless it is there.
+// put stores one object unless the store has it.
 func (b *Batch) put(kind byte, series uint32, h Hash, refs []Hash, p []byte) error {
 	if done, err := b.hold(h, refs, true); done || err != nil {
 		return err
@@ -140,7 +139,7 @@ func (b *Batch) put(kind byte, series uint32, h Hash, refs []Hash, p []byte) err
 	s := b.s
 	s.wmu.Lock()
 	defer s.wmu.Unlock()
-	if done, err := b.hold(h, refs, true); done || err != nil { // another was quicker
+	if done, err := b.hold(h, refs, true); done || err != nil { // another batch has stored it meanwhile
 		return err
 	}
 	o, err := s.appendObject(r)
@@ -154,8 +153,8 @@ func (b *Batch) put(kind byte, series uint32, h Hash, refs []Hash, p []byte) err
 	return err
 }
 
-// hold refers to h on behalf of the batch, if it is there. Putting the object,
-// with its refs known to be there, it also brings back a dead node.
+// hold counts a reference of the batch to h, and reports whether it could: h must be in the store. If putting, the caller is
+// storing h and already holds its refs; then a dead node becomes live again.
 func (b *Batch) hold(h Hash, refs []Hash, putting bool) (bool, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -178,7 +177,7 @@ func (b *Batch) hold(h Hash, refs []Hash, putting bool) (bool, error) {
 	return true, nil
 }
 
-// usable says whether the batch can go on. b.mu and s.mu are held.
+// usable returns an error if the batch can no longer be used. The caller must hold b.mu and s.mu.
 func (b *Batch) usable() error {
 	switch {
 	case b.s.closed:
@@ -192,9 +191,8 @@ func (b *Batch) usable() error {
 	return nil
 }
 
-// Commit makes everything the batch wrote durable, and the roots with it: all
-// of them or, after an error or a crash, none. A root replaces the one of the
-// same name. The batch is over, whatever comes of it.
+// Commit makes the batch's objects and the roots durable. After an error, none of the roots is set; after a crash, all of them
+// or none. A root replaces the root of the same name. Commit always ends the batch.
 func (b *Batch) Commit(roots ...Root) error {
 	const op = "commit to the store"
 	defer b.Discard()
@@ -224,8 +222,7 @@ func (b *Batch) Commit(roots ...Root) error {
 	})
 }
 
-// Discard ends the batch; what only it referred to is garbage. After Commit it
-// does nothing.
+// Discard ends the batch; objects to which only the batch referred become garbage. After Commit, Discard does nothing.
 func (b *Batch) Discard() {
 	b.mu.Lock()
 	held := b.held

@@ -7,31 +7,31 @@ import (
 	"mulligan/snap/cas/delta"
 )
 
-// builder makes groups of items that come in the order of packing.items.
+// builder makes groups of items, which are added in the order of packing.items.
 type builder struct {
 	p      *packing
 	g      group
 	from   []*item
-	depth  []int        // deltas to apply, per member
-	where  map[Hash]int // member by hash
-	recent []candidate  // the last few versions of the thing at hand
+	depth  []int        // for each member, the number of deltas to apply when it is read
+	where  map[Hash]int // number of each member, by hash
+	recent []candidate  // the last few versions of the present series
 	differ delta.Differ
 	began  time.Time
 }
 
-// candidate is a version that others may be a delta to.
+// candidate is a version that may be the base of a delta.
 type candidate struct {
 	member int
 	it     *item
-	p      []byte // refs and data; nil: not read yet
+	p      []byte // refs and data
 }
 
-// window is how many versions are tried as bases. The first is nearly always
-// the best, but for things that change back and forth and series whose names have the same checksum.
+// window is the number of versions that are tried as bases. The newest is nearly always the best. The exceptions are things
+// that change back and forth, and series whose names have the same checksum.
 const window = 3
 
-// add puts one item into the group, or begins another with it. A damaged one is
-// left where it is.
+// add puts one item into the group. If the group is full, add writes it and begins another one. A damaged item stays where it
+// is.
 func (b *builder) add(it *item) error {
 	if len(b.from) == 0 {
 		b.began = time.Now()
@@ -86,7 +86,7 @@ func (b *builder) add(it *item) error {
 	return nil
 }
 
-// bytes are the refs and data of an object, as a group has them.
+// bytes returns the refs and the data of an object, one after the other, as a group stores them.
 func (c *content) bytes() []byte {
 	if len(c.refs) == 0 {
 		return c.data
@@ -98,7 +98,7 @@ func (c *content) bytes() []byte {
 	return append(p, c.data...)
 }
 
-// read reads and verifies an item where it is.
+// read reads and verifies an item at its present position.
 func (b *builder) read(it *item) (content, error) {
 	s := b.p.s
 	e := entry{seg: it.src.seq, off: it.off, slot: it.slot, stored: it.stored}
@@ -110,8 +110,7 @@ func (b *builder) read(it *item) (content, error) {
 	return c, &errs.Error{Kind: errs.Corrupt, Op: opPack, Message: "object " + it.hash.String(), Err: err}
 }
 
-// body is what the stream is to have of an item: a delta to the member base, or
-// all of it, when base is -1.
+// body returns the bytes of an item for the group's stream: a delta to the member base, or the whole item if base is -1.
 func (b *builder) body(it *item, whole []byte) (body []byte, base int) {
 	if body, base, ok := b.asBefore(it); ok {
 		return body, base
@@ -133,14 +132,13 @@ func (b *builder) body(it *item, whole []byte) (body []byte, base int) {
 	return best, base
 }
 
-// reachable reports whether a delta to the member may be read with bounded work.
+// reachable reports whether a delta to the member could be read within the limits maxDepth and maxApply.
 func (b *builder) reachable(member, size int) bool {
 	d := b.depth[member] + 1
 	return d <= maxDepth && (d == 1 || d*size <= maxApply)
 }
 
-// asBefore finds the delta that a group has of an item already, if its base
-// is in this group too.
+// asBefore returns the delta by which an old group stores the item, if the delta's base is also in this group.
 func (b *builder) asBefore(it *item) (body []byte, base int, ok bool) {
 	if !it.grouped {
 		return nil, -1, false
@@ -157,7 +155,7 @@ func (b *builder) asBefore(it *item) (body []byte, base int, ok bool) {
 	return gr.body(i), base, true
 }
 
-// flush writes the group.
+// flush writes the group to the pack, and begins an empty one.
 func (b *builder) flush() error {
 	if len(b.from) == 0 {
 		return nil

@@ -8,9 +8,9 @@ import (
 	"mulligan/errs"
 )
 
-// Check sees whether everything that the root called name reaches is there: each
-// node is read, each blob is looked for at its place, and with full every byte
-// is hashed. Damage is errs.Corrupt and names the objects, an unknown root is errs.NotFound.
+// Check checks all objects that are reachable from the root called name. It reads each node, and the header of each blob's
+// record; if full is set, it hashes every byte. The error is of kind errs.Corrupt, and names the objects, if some are damaged
+// or missing. It is of kind errs.NotFound if there is no such root.
 func (s *Store) Check(ctx context.Context, name string, full bool) error {
 	const op = "check the store"
 	root, err := s.Root(name)
@@ -50,7 +50,7 @@ func (s *Store) Check(ctx context.Context, name string, full bool) error {
 		n, len(seen)-1, name, strings.Join(list, ", ")).WithHint("use another checkpoint")
 }
 
-// checkObject checks one object and returns what it refers to.
+// checkObject checks one object and returns its refs.
 func (s *Store) checkObject(op string, h Hash, full bool) ([]Hash, error) {
 	s.mu.RLock()
 	e := s.index[h]

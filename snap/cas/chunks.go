@@ -6,19 +6,19 @@ import (
 	"io"
 )
 
-// chunksPerList is how many chunks a list holds.
+// chunksPerList is the number of chunks in a list.
 const chunksPerList = 1024
 
-// ChunkWriter stores content in chunks that its user cuts, in lists of 1024: for content
-// that grows and shrinks in its middle, where cuts that follow the content are shared by
-// what is like it. The content's node refers to the lists, and those to the chunks.
+// ChunkWriter stores content in chunks that the caller cuts. It is for content that grows and shrinks in its middle: if the
+// caller cuts by the content, similar contents share most chunks. The content's node refers to lists, and each list to 1024
+// chunks.
 type ChunkWriter struct {
 	b      *Batch
 	chunks []Hash
 	lists  []Hash
 }
 
-// Chunks begins content in b.
+// Chunks returns a ChunkWriter for one content, which stores it in b.
 func (b *Batch) Chunks() *ChunkWriter { return &ChunkWriter{b: b} }
 
 // Put stores the next chunk.
@@ -30,7 +30,7 @@ func (w *ChunkWriter) Put(chunk []byte) error {
 	return w.Add(h)
 }
 
-// Add adds a chunk that is in the store, and held by the batch.
+// Add adds a chunk that the batch has already stored or kept.
 func (w *ChunkWriter) Add(chunk Hash) error {
 	w.chunks = append(w.chunks, chunk)
 	if len(w.chunks) == chunksPerList {
@@ -48,7 +48,7 @@ func (w *ChunkWriter) list() error {
 	return err
 }
 
-// End stores the content's node, with data of the user's.
+// End stores the content's node, with the caller's data, and returns its hash.
 func (w *ChunkWriter) End(data []byte) (Hash, error) {
 	if err := w.list(); err != nil {
 		return Hash{}, err
@@ -56,7 +56,7 @@ func (w *ChunkWriter) End(data []byte) (Hash, error) {
 	return w.b.Node(data, w.lists)
 }
 
-// ChunkReader reads content that a ChunkWriter stored, each chunk checked against its hash.
+// ChunkReader reads content that a ChunkWriter stored, and checks each chunk against its hash.
 type ChunkReader struct {
 	ctx           context.Context
 	s             *Store
@@ -64,12 +64,12 @@ type ChunkReader struct {
 	rest          []byte
 }
 
-// Chunks reads the content whose node has these lists, until ctx ends.
+// Chunks returns a reader of the content whose node refers to these lists. Its methods return ctx's error after ctx ends.
 func (s *Store) Chunks(ctx context.Context, lists []Hash) *ChunkReader {
 	return &ChunkReader{ctx: ctx, s: s, lists: lists}
 }
 
-// NextHash gives the hash of the next chunk: io.EOF after the last.
+// NextHash returns the hash of the next chunk, and io.EOF after the last.
 func (r *ChunkReader) NextHash() (h Hash, err error) {
 	if err := r.ctx.Err(); err != nil {
 		return h, err
@@ -87,7 +87,7 @@ func (r *ChunkReader) NextHash() (h Hash, err error) {
 	return h, nil
 }
 
-// Next gives the next chunk: io.EOF after the last.
+// Next returns the next chunk, and io.EOF after the last.
 func (r *ChunkReader) Next() ([]byte, error) {
 	h, err := r.NextHash()
 	if err != nil {
@@ -96,7 +96,7 @@ func (r *ChunkReader) Next() ([]byte, error) {
 	return r.s.Get(h)
 }
 
-// Hashes gives the hashes of all chunks that are left.
+// Hashes returns the hashes of all remaining chunks.
 func (r *ChunkReader) Hashes() (all []Hash, err error) {
 	for {
 		h, err := r.NextHash()
@@ -110,7 +110,7 @@ func (r *ChunkReader) Hashes() (all []Hash, err error) {
 	}
 }
 
-// Read gives the content's next bytes.
+// Read implements io.Reader for the content's bytes.
 func (r *ChunkReader) Read(p []byte) (int, error) {
 	for len(r.rest) == 0 {
 		var err error

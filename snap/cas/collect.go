@@ -15,22 +15,22 @@ import (
 
 const opCollect = "collect the store's garbage"
 
-// collector moves and frees what is in a store's segments. Whoever calls its methods holds gc, or is opening the store.
+// collector moves the objects of a store's segments, and frees segments. The caller of its methods must hold gc, unless the
+// store is not yet shared.
 type collector struct{ *Store }
 
-// Collect frees what no root and no open batch reaches, where that is more than
-// half of a segment: what is live in it is copied to the log's end and made
-// durable, then the segment is removed. That needs room for the live part of one
-// segment at a time; where there is none, holes are punched into the segment.
-// Batches and reads go on meanwhile. It returns the bytes freed, also with an error.
+// Collect frees the space of garbage: of objects that are reachable from no root and no open batch. It works on segments of
+// which more than half is garbage. It copies the live objects of such a segment elsewhere, makes the copies durable, and
+// removes the segment. This needs free space for the live objects of one segment at a time. If there is none, Collect punches
+// holes into the segment instead. Batches and reads continue meanwhile. Collect returns the bytes freed, also with an error.
 func (s *Store) Collect(ctx context.Context) (freed int64, err error) {
 	s.gc.Lock()
-	defer s.gc.Unlock() // Close waits for it too
+	defer s.gc.Unlock() // Close waits for Collect
 	if s.isClosed() {
 		return 0, closedError(opCollect)
 	}
 	c := collector{s}
-	// What is wholly dead goes first: its space may be needed for the rest.
+	// Segments without live objects go first: their space may be needed for the copies.
 	for _, g := range c.candidates(func(g *segment) bool { return g.live == 0 }) {
 		n, err := c.vacateSegment(ctx, g)
 		freed += n
@@ -54,7 +54,7 @@ func (s *Store) Collect(ctx context.Context) (freed int64, err error) {
 	return freed, s.ioError(opCollect, durable.Sync(s.dir))
 }
 
-// vacateSegment moves what lives in g elsewhere and removes g.
+// vacateSegment moves the live objects of g elsewhere and removes g.
 func (c collector) vacateSegment(ctx context.Context, g *segment) (freed int64, err error) {
 	if !g.isPack() {
 		return c.evacuate(ctx, g)
@@ -64,8 +64,7 @@ func (c collector) vacateSegment(ctx context.Context, g *segment) (freed int64, 
 	return before - c.DiskUsage(), err
 }
 
-// candidates lists the sealed segments that want chooses, those with the least
-// to copy first.
+// candidates returns the sealed segments for which want returns true, those with the fewest live bytes first.
 func (c collector) candidates(want func(*segment) bool) []*segment {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -83,8 +82,8 @@ func (c collector) candidates(want func(*segment) bool) []*segment {
 	return list
 }
 
-// retire seals the active segment when more than half of its objects are dead,
-// so that it can be collected like the others.
+// retire seals the active segment if more than half of the bytes of its objects are dead, so that it can be collected like the
+// others.
 func (c collector) retire() error {
 	c.wmu.Lock()
 	defer c.wmu.Unlock()
@@ -101,9 +100,8 @@ func (c collector) retire() error {
 	return c.ioError(opCollect, c.roll())
 }
 
-// evacuate copies what is live in the sealed segment g and removes g. A segment
-// with damaged live objects stays, with nothing else live in it: what is left of
-// them may yet be of use to somebody.
+// evacuate copies the live objects of the sealed segment g to the log's end and removes g. If live objects of g are damaged,
+// they and the segment stay, because a part of their content may still be recoverable.
 func (c collector) evacuate(ctx context.Context, g *segment) (freed int64, err error) {
 	objects, err := c.objectsOf(g)
 	if err != nil {
@@ -134,11 +132,10 @@ func (c collector) evacuate(ctx context.Context, g *segment) (freed int64, err e
 	return freed, nil
 }
 
-// vacate lists the objects that live in g and are not damaged. When there are
-// none, not even damaged ones, it takes g, and the dead in it, out of the store,
-// in the same step.
+// vacate returns the undamaged live objects of g. If g has no live objects, not even damaged ones, vacate removes g and its
+// dead objects from the index in the same step, and gone is true.
 func (c collector) vacate(g *segment, objects []object) (live []object, gone bool) {
-	c.refMu.Lock() // no count is on its way down through a dead node of g
+	c.refMu.Lock() // so that no release is reading a dead node of g
 	defer c.refMu.Unlock()
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -168,15 +165,14 @@ func (c collector) vacate(g *segment, objects []object) (live []object, gone boo
 	return nil, true
 }
 
-// move is one object's way out of a segment.
+// move is the move of one object out of a segment.
 type move struct {
 	from, to object
 	src, seg *segment
 }
 
-// copyAll copies objects of g to the log's end, makes the copies durable, and
-// only then lets the index point to them. Those that turn out to be damaged
-// stay. After an error what was copied so far has moved, where that is possible.
+// copyAll copies objects of g to the log's end, makes the copies durable, and only then lets the index point to them. Objects
+// that turn out to be damaged stay. After an error of copying, the index points to the copies made so far.
 func (c collector) copyAll(ctx context.Context, g *segment, objects []object) (copied int64, err error) {
 	c.mu.RLock()
 	epoch := c.epoch
@@ -204,7 +200,7 @@ func (c collector) copyAll(ctx context.Context, g *segment, objects []object) (c
 	return copied, failure
 }
 
-// copyEach copies objects until one fails for another reason than damage.
+// copyEach copies objects until copying one fails. It skips damaged ones.
 func (c collector) copyEach(ctx context.Context, g *segment, objects []object) (moves []move, err error) {
 	for i := range objects {
 		if err := ctx.Err(); err != nil {
@@ -222,7 +218,7 @@ func (c collector) copyEach(ctx context.Context, g *segment, objects []object) (
 	return moves, nil
 }
 
-// copyOne reads one object of g and writes it again.
+// copyOne copies one object of g to the log's end.
 func (c collector) copyOne(g *segment, o object) (m move, err error) {
 	r, err := c.loadRecord(g, o.hash, entry{off: o.off, stored: o.stored})
 	if err == nil && !r.intact() {
@@ -244,7 +240,7 @@ func (c collector) copyOne(g *segment, o object) (m move, err error) {
 	return move{from: o, to: to, src: g, seg: c.active}, nil
 }
 
-// relocate lets the index point to a durable copy. mu is held.
+// relocate lets the index point to a durable copy. The caller must hold mu.
 func (c collector) relocate(m move) {
 	e, ok := c.index[m.from.hash]
 	if !ok || !e.is(&m.from, m.src.seq) || e.has(isBad) {
@@ -259,8 +255,8 @@ func (c collector) relocate(m move) {
 	c.index[m.from.hash] = e
 }
 
-// punch gives back the space of what is dead in the sealed segment g, on a disk
-// too full for copying what is live in it.
+// punch frees the space of the dead objects of the sealed segment g by punching holes into it. It is for a disk without space
+// for copies of the live ones.
 func (c collector) punch(g *segment) (freed int64, err error) {
 	objects, err := c.objectsOf(g)
 	if err != nil {
@@ -274,7 +270,7 @@ func (c collector) punch(g *segment) (freed int64, err error) {
 			return 0, c.ioError(opCollect, err)
 		}
 	}
-	// The index must not name, after a power cut either, what is about to go.
+	// The index file must not name the objects that are freed now, not even after a power cut.
 	if err := os.Remove(g.indexPath()); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return 0, c.ioError(opCollect, err)
 	}
@@ -296,12 +292,12 @@ func (c collector) punch(g *segment) (freed int64, err error) {
 		}
 	}
 	if !g.isPack() {
-		_ = c.writeIndex(g, kept) // else the next opening scans
+		_ = c.writeIndex(g, kept) // without an index file, the next Open scans the segment
 	}
 	return before - g.measure(), nil
 }
 
-// deadGroups lists the groups of a pack that hold none of kept, as if each were one object.
+// deadGroups returns the groups of a pack that have none of the objects in kept. Each group is returned as one object.
 func (c collector) deadGroups(g *segment, kept []object) (dead []object, err error) {
 	spans, err := c.scanPack(g, false)
 	needed := map[uint32]bool{}
@@ -316,8 +312,7 @@ func (c collector) deadGroups(g *segment, kept []object) (dead []object, err err
 	return dead, err
 }
 
-// bury takes the dead in g out of the store, and parts the objects of g into
-// those that are in use here and those that are not.
+// bury removes the dead objects of g from the index. kept are the objects whose live copy is in g, and dead are the others.
 func (c collector) bury(g *segment, objects []object) (kept, dead []object) {
 	c.refMu.Lock()
 	defer c.refMu.Unlock()

@@ -14,28 +14,27 @@ import (
 	"mulligan/snap/cas/encoding"
 )
 
-// version is the number of the on-disk format; DESIGN.md describes it. A store
-// of format 1 is one of format 2 without packs and series.
+// version is the number of the on-disk format, which DESIGN.md describes. Format 1 is format 2 without packs and series.
 const (
 	version       = 2
 	oldestVersion = 1
 )
 
-// What a record can be.
+// The kinds of records.
 const (
 	kindBlob   = 1
 	kindNode   = 2
-	kindRoots  = 3 // all roots as they stood when the segment was begun
-	kindChange = 4 // roots set and deleted since
-	kindBlobs  = 5 // a group of blobs; in packs only
-	kindNodes  = 6 // a group of nodes; in packs only
+	kindRoots  = 3 // all roots at the time at which the segment was begun
+	kindChange = 4 // roots that were set and deleted by one change
+	kindBlobs  = 5 // a group of blobs, only in packs
+	kindNodes  = 6 // a group of nodes, only in packs
 )
 
-// How an object's bytes are stored.
+// The codecs of a record's data.
 const (
 	codecRaw  = 0
 	codecS2   = 1
-	codecZstd = 2 // of groups and kindRoots
+	codecZstd = 2 // only for groups and kindRoots
 )
 
 const (
@@ -50,21 +49,21 @@ var segMagic = [8]byte{'m', 'u', 'l', 'l', 'i', 'c', 'a', 's'}
 // castagnoli is CRC32C (RFC 3720, appendix B.4).
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// salt begins every record of one store. It is random, so that no content that
-// is put into the store can pass for a record when a damaged segment is searched.
+// salt is the beginning of every record of one store. It is random, so that a search through a damaged segment does not take
+// stored content for a record.
 type salt [8]byte
 
-// header is what precedes a record's payload.
+// header is the header of a record, before its payload.
 //
 //	 0 salt [8]   8 kind u8   9 codec u8   10 series of a node u16
 //	12 stored u32 (payload bytes)   16 raw u32 (data bytes before the codec)
 //	20 refs u32 (hashes at the payload's start); of a blob, its series   24 hash [32]
 //	56 CRC32C of the payload   60 CRC32C of bytes 0–59, segment number, offset
 //
-// Integers are little-endian. The last checksum ties a record to its place.
+// Integers are little-endian. The last checksum makes a header invalid at any other position.
 type header struct {
 	kind, codec       byte
-	series            uint32 // of an object; see Batch.Series
+	series            uint32 // the object's series, see Batch.Series
 	stored, raw, refs uint32
 	hash              Hash
 	sum               uint32
@@ -98,8 +97,7 @@ func headerSum(p []byte, seq uint32, off int64) uint32 {
 	return crc32.Update(crc32.Checksum(p[:60], castagnoli), castagnoli, at[:])
 }
 
-// parseHeader reads the header of a record at off of segment seq; ok is false
-// for anything that is not one.
+// parseHeader parses the header of the record at off of the segment seq. ok is false if p is not a valid header.
 func parseHeader(p []byte, sl salt, seq uint32, off int64) (h header, ok bool) {
 	le := binary.LittleEndian
 	if len(p) < headerSize || salt(p[:8]) != sl || le.Uint32(p[60:]) != headerSum(p, seq, off) {
@@ -121,8 +119,7 @@ func parseHeader(p []byte, sl salt, seq uint32, off int64) (h header, ok bool) {
 	return h, sane
 }
 
-// record is one record: its header and, in buf, room for the header's bytes
-// followed by the payload.
+// record is one record. buf has space for the header's bytes, and then the payload.
 type record struct {
 	header
 	buf []byte
@@ -130,8 +127,8 @@ type record struct {
 
 func (r *record) payload() []byte { return r.buf[headerSize:] }
 
-// newObject makes the record of a blob or node. Hashes do not compress; the
-// data is compressed where that saves a sixteenth or more.
+// newObject returns the record of a blob or node. It compresses the data if that saves a sixteenth or more, but not the refs:
+// hashes do not compress.
 func newObject(kind byte, series uint32, h Hash, refs []Hash, data []byte) *record {
 	fixed := headerSize + len(refs)*hashSize
 	r := &record{header: header{kind: kind, series: series, raw: uint32(len(data)), refs: uint32(len(refs)), hash: h}}
@@ -152,13 +149,13 @@ func newObject(kind byte, series uint32, h Hash, refs []Hash, data []byte) *reco
 	return r
 }
 
-// finish fills in what follows from the payload.
+// finish sets the header's fields that depend on the payload.
 func (r *record) finish() {
 	r.stored = uint32(len(r.buf) - headerSize)
 	r.sum = crc32.Checksum(r.payload(), castagnoli)
 }
 
-// intact reports whether the payload is what was written.
+// intact reports whether the payload has the right checksum.
 func (r *record) intact() bool { return crc32.Checksum(r.payload(), castagnoli) == r.sum }
 
 func (r *record) refList() []Hash {
@@ -172,7 +169,7 @@ func (r *record) refList() []Hash {
 	return list
 }
 
-// data is the object's bytes, decompressed.
+// data returns the record's decompressed data.
 func (r *record) data() ([]byte, error) {
 	p := r.payload()[int(r.refs)*hashSize:]
 	switch r.codec {
@@ -187,7 +184,7 @@ func (r *record) data() ([]byte, error) {
 	return s2.Decode(make([]byte, r.raw), p)
 }
 
-// verify decodes an object and compares it with its hash.
+// verify returns an object's data. It returns an error if the object does not have its hash.
 func (r *record) verify() ([]byte, error) {
 	data, err := r.data()
 	if err != nil {
@@ -196,7 +193,7 @@ func (r *record) verify() ([]byte, error) {
 	return data, verify(r.kind, r.hash, r.refList(), data)
 }
 
-// verify compares an object with its hash.
+// verify returns an error if an object does not have the hash h.
 func verify(kind byte, h Hash, refs []Hash, data []byte) error {
 	have := blobHash(data)
 	if kind == kindNode {
@@ -210,11 +207,11 @@ func verify(kind byte, h Hash, refs []Hash, data []byte) error {
 
 func blobHash(p []byte) Hash { return blake3.Sum256(p) }
 
-// NodeHash is the hash that [Batch.Node] gives the node of p and refs.
+// NodeHash returns the hash of the node that [Batch.Node] stores for p and refs.
 func NodeHash(p []byte, refs []Hash) Hash { return nodeHash(p, refs) }
 
-// nodeHash is BLAKE3 in its key derivation mode, so that no blob has the hash
-// of a node, over the number of refs, the refs and the data.
+// nodeHash hashes the number of refs, the refs and the data with BLAKE3 in its key derivation mode, so that no blob has the
+// hash of a node.
 func nodeHash(p []byte, refs []Hash) (h Hash) {
 	d := nodeHashers.Get().(*blake3.Hasher)
 	defer nodeHashers.Put(d)
@@ -230,7 +227,7 @@ func nodeHash(p []byte, refs []Hash) (h Hash) {
 	return h
 }
 
-// nodeHashers spares deriving the key for every node.
+// nodeHashers keeps hashers, so that the key is not derived again for every node.
 var nodeHashers = sync.Pool{New: func() any { return blake3.NewDeriveKey("mulligan cas 1 node") }}
 
 func segHeader(sl salt, seq uint32) []byte {
@@ -244,15 +241,14 @@ func segHeader(sl salt, seq uint32) []byte {
 
 // change is the content of a kindRoots or kindChange record.
 type change struct {
-	// durable is the offset, in the record's own segment, before which
-	// everything was on the disk when the record was written. It tells damage
-	// (before it) from a torn end (after it).
+	// durable is an offset in the record's own segment. Everything before it was on the disk when the record was written. So an
+	// unreadable place before durable is damaged, and one after it may be the torn end of the log.
 	durable int64
-	// id numbers the changes of a store; the second copy of one has the same.
+	// id is the number of the change in the store. Both copies of a change have the same id.
 	id   uint64
 	set  []Root
 	drop []string
-	all  bool // kindRoots: set is everything
+	all  bool // for kindRoots: set has all roots
 }
 
 func (c *change) record() *record {
@@ -273,7 +269,7 @@ func (c *change) record() *record {
 	if c.all {
 		r.kind = kindRoots
 	}
-	if c.all && len(p) > 4<<10 { // worth an encoder
+	if c.all && len(p) > 4<<10 { // large enough to be worth compressing
 		if z := encoding.Compress(make([]byte, headerSize, headerSize+len(p)/2), p[headerSize:]); len(z) < len(p) {
 			r.codec, r.buf = codecZstd, z
 		}
@@ -282,7 +278,7 @@ func (c *change) record() *record {
 	return r
 }
 
-// parseChange reads what change.record wrote.
+// parseChange parses the data of a record that change.record made.
 func parseChange(kind byte, p []byte) (c change, ok bool) {
 	if len(p) < 16 {
 		return c, false

@@ -78,8 +78,8 @@ func (p *packing) find(packs []*segment, touched map[seriesKey]groupAddr) error 
 	return nil
 }
 
-// pull adds the live objects of g's pulled groups to the items. When the pack itself goes, pull also
-// adds the live objects of groups that have dead ones, and lists the remaining groups to be copied whole.
+// pull adds the live objects of g's groups in pulled to the items. If goes is set, the pack g will be removed. Then pull also
+// adds the live objects of groups that have dead ones, and adds the remaining groups to whole, to be copied as they are.
 func (p *packing) pull(g *segment, goes bool, pulled map[groupAddr]bool) error {
 	spans, err := p.s.scanPack(g, false)
 	if err != nil {

@@ -9,46 +9,45 @@ import (
 	"mulligan/snap/cas/encoding"
 )
 
-// A group is a record of a pack that holds many objects of one kind, compressed
-// together: versions of the same thing as deltas, each to one before it in the
-// same group. Nothing in a group asks for another group. Its payload is a table
+// A group is a record of a pack with many objects of one kind, which are compressed together. A version of a thing can be a
+// delta to an earlier version in the same group, never to an object of another group. The payload of the record is a table
 //
 //	objects × hash [32], then for each object five uvarints: series, refs, raw, back, size
 //
-// and the stream: for each object size bytes, raw or as one zstd frame. An
-// object's own bytes are raw many: its refs, then its data. back is 0 where the
-// stream has them whole, else they are a delta to the object that many places before.
+// and the stream, which has size bytes for each object. The stream is stored raw or as one zstd frame. raw is the length of an
+// object's own bytes: its refs, then its data. If back is 0, the stream has these bytes. Otherwise the stream has a delta to
+// the object back places before.
 //
-// In the record's header, refs is the number of objects, raw the bytes of the
-// stream, and in the place of a hash stand the bytes of the table and their CRC32C.
+// In the record's header, refs is the number of objects, and raw the length of the stream in bytes. The field hash has the
+// length of the table in bytes, and the table's CRC32C.
 type group struct {
-	kind   byte // of the objects
+	kind   byte // kind of the objects
 	table  []member
-	at     []int // where the stream has each object
+	at     []int // offset of each object in the stream
 	stream []byte
 }
 
-// member is what the table says of one object.
+// member is an object's row of the table.
 type member struct {
 	hash                          Hash
 	series, refs, raw, back, size uint32
 }
 
 const (
-	memberSize = hashSize + 5 // the fewest bytes a member takes in the table
+	memberSize = hashSize + 5 // the least size of a member in the table, in bytes
 	maxMembers = 4096
-	// maxDepth and maxApply bound what reading one object costs: deltas to apply, and bytes to copy.
+	// maxDepth and maxApply bound the cost of reading one object: the number of deltas to apply, and the bytes to copy.
 	maxDepth = 50
 	maxApply = 16 << 20
 )
 
 var errGroup = errors.New("not a group of objects")
 
-// groupKind is the kind of the record that holds objects of a kind, and back.
+// groupKind returns the kind of a group with objects of this kind, and groupedKind is its inverse.
 func groupKind(kind byte) byte   { return kind - kindBlob + kindBlobs }
 func groupedKind(kind byte) byte { return kind - kindBlobs + kindBlob }
 
-// record makes the record of a group.
+// record returns the record of the group.
 func (g *group) record() *record {
 	p := make([]byte, headerSize, headerSize+len(g.table)*(memberSize+4)+len(g.stream)/2)
 	for i := range g.table {
@@ -77,7 +76,8 @@ func tableHeader(r *record, table []byte) {
 	binary.LittleEndian.PutUint32(r.hash[4:], crc32.Checksum(table, castagnoli))
 }
 
-// tableSize is how long the table of a group is, and its sum.
+// tableSize returns the length of a group's table in bytes, and the table's checksum. ok is false if the header is not that of
+// a valid group.
 func (h *header) tableSize() (size int, sum uint32, ok bool) {
 	size = int(binary.LittleEndian.Uint32(h.hash[:]))
 	sum = binary.LittleEndian.Uint32(h.hash[4:])
@@ -85,7 +85,7 @@ func (h *header) tableSize() (size int, sum uint32, ok bool) {
 	return size, sum, n > 0 && n <= maxMembers && size >= n*memberSize && size <= int(h.stored)
 }
 
-// parseTable reads the table of a group with the header h.
+// parseTable parses the table p of a group with the header h.
 func parseTable(h *header, p []byte) (*group, error) {
 	_, sum, ok := h.tableSize()
 	if !ok || crc32.Checksum(p, castagnoli) != sum {
@@ -111,7 +111,7 @@ func parseTable(h *header, p []byte) (*group, error) {
 	return g, nil
 }
 
-// parseGroup reads a whole group.
+// parseGroup parses a group with its stream.
 func parseGroup(r *record) (*group, error) {
 	size, _, ok := r.tableSize()
 	if !ok || !r.intact() {
@@ -132,7 +132,7 @@ func parseGroup(r *record) (*group, error) {
 	return g, nil
 }
 
-// unzstd decodes a frame that holds size bytes. It returns an error if size is more than a payload may have.
+// unzstd decodes a frame whose content has size bytes. It returns an error if size is over the limit for payloads.
 func unzstd(p []byte, size int) ([]byte, error) {
 	if size > maxPayload {
 		return nil, errGroup
@@ -140,17 +140,17 @@ func unzstd(p []byte, size int) ([]byte, error) {
 	return encoding.Decompress(p, size)
 }
 
-// body is what the stream has of object i.
+// body returns the bytes of object i in the stream.
 func (g *group) body(i int) []byte { return g.stream[g.at[i] : g.at[i]+int(g.table[i].size)] }
 
-// bytes gives the refs and data of object i.
+// bytes returns the refs and data of object i.
 func (g *group) bytes(i int) ([]byte, error) {
 	var chain []int
 	for ; g.table[i].back > 0; i -= int(g.table[i].back) {
 		chain = append(chain, i)
 	}
 	p := g.body(i)
-	var bufs [2][]byte // one holds the base, the other what is made of it
+	var bufs [2][]byte // one has the base, the other is for the result
 	for n := len(chain) - 1; n >= 0; n-- {
 		size := int(g.table[chain[n]].raw)
 		buf := &bufs[n&1]
@@ -166,7 +166,7 @@ func (g *group) bytes(i int) ([]byte, error) {
 	return p, nil
 }
 
-// each calls do with the refs and data of every object, in order, or with the error of that one.
+// each calls do for every object, in order, with the object's refs and data or the error of reading it.
 func (g *group) each(do func(i int, p []byte, err error)) {
 	last := make([]int, len(g.table)) // the last object that is a delta to this one
 	for i := range g.table {
@@ -195,7 +195,7 @@ func (g *group) each(do func(i int, p []byte, err error)) {
 	}
 }
 
-// split parts an object's bytes.
+// split splits an object's bytes into refs and data.
 func (m *member) split(p []byte) (refs []Hash, data []byte) {
 	refs = make([]Hash, m.refs)
 	for i := range refs {
@@ -204,13 +204,13 @@ func (m *member) split(p []byte) (refs []Hash, data []byte) {
 	return refs, p[int(m.refs)*hashSize:]
 }
 
-// share is object i's part of a group's record, in bytes, where packed is how
-// many bytes the stream takes there.
+// share returns object i's share of the size of the group's record, in bytes. packed is the stored size of the stream, and raw
+// its length.
 func (g *group) share(i int, packed, raw uint32) uint32 {
 	return uint32(memberSize) + uint32(uint64(packed)*uint64(g.table[i].size)/uint64(max(raw, 1)))
 }
 
-// objects lists what a group holds, but for the refs of nodes. off is its place.
+// objects returns the objects of the group at off, without the refs of nodes.
 func (g *group) objects(h *header, off int64) []object {
 	table, _, _ := h.tableSize()
 	packed := h.stored - uint32(table)

@@ -20,10 +20,9 @@ import (
 
 const opOpen = "open the store"
 
-// Open opens the store in the folder dir, making it if it isn't there. The
-// folder is locked: errs.Busy when another process has it open. A format that
-// this build does not know is errs.Unsupported. Damage does not keep a store
-// from opening: Get and Check find it.
+// Open opens the store in the folder dir, and creates it if it does not exist. Open locks the folder. The error is of kind
+// errs.Busy if another process has the store open, and errs.Unsupported if this build does not know its format. Open returns no
+// error for damaged objects: Get and Check find them.
 func Open(dir string, o Options) (*Store, error) {
 	if o.SegmentBytes == 0 {
 		o.SegmentBytes = 128 << 20
@@ -43,7 +42,7 @@ func Open(dir string, o Options) (*Store, error) {
 	return s, nil
 }
 
-// ioErrorOr leaves an error alone that has a kind already.
+// ioErrorOr returns err as it is if it has a kind, and otherwise like ioError.
 func (s *Store) ioErrorOr(op string, err error) error {
 	var e *errs.Error
 	if errors.As(err, &e) {
@@ -52,10 +51,10 @@ func (s *Store) ioErrorOr(op string, err error) error {
 	return s.ioError(op, err)
 }
 
-// opener reads a store's folder into memory. Nobody else has the store yet.
+// opener reads a store's folder into memory. The store is not yet shared.
 type opener struct{ *Store }
 
-// lockDir makes the folder where it is missing, private to its owner, and locks it.
+// lockDir creates the folder if it is missing, makes it private to its owner, and locks it.
 func (op opener) lockDir() error {
 	if err := os.MkdirAll(op.dir, 0o700); err != nil {
 		return op.ioError(opOpen, err)
@@ -80,7 +79,7 @@ func (op opener) lockDir() error {
 	return nil
 }
 
-// loadAll reads what is there, or begins a new store.
+// loadAll reads the store in the folder, or begins a new one.
 func (op opener) loadAll() error {
 	seqs, packs, err := op.sweep()
 	if err != nil {
@@ -113,12 +112,12 @@ func (op opener) loadAll() error {
 	}
 	op.count()
 	if op.active.size.Load() < segHeaderSize+headerSize {
-		return op.begin(op.active.seq + 1) // cut down to nothing: leave it alone
+		return op.begin(op.active.seq + 1) // trimTorn cut all records off: leave this segment as it is
 	}
 	return nil
 }
 
-// begin makes the segment seq and appends to it from now on.
+// begin creates the segment seq and makes it the active one.
 func (op opener) begin(seq uint32) error {
 	g, err := op.create(seq)
 	if err != nil {
@@ -129,7 +128,7 @@ func (op opener) begin(seq uint32) error {
 	return nil
 }
 
-// sweep removes unfinished files and lists the segments and the packs, each in order.
+// sweep removes unfinished files, and returns the numbers of the segments and of the packs, each in order.
 func (op opener) sweep() (seqs, packs []uint32, err error) {
 	entries, err := os.ReadDir(op.dir)
 	if err != nil {
@@ -165,7 +164,7 @@ func (op opener) sweep() (seqs, packs []uint32, err error) {
 	return seqs, packs, nil
 }
 
-// openPack opens one pack and enters its objects into the index.
+// openPack opens one pack and adds its objects to the index.
 func (op opener) openPack(seq uint32) error {
 	g := &segment{seq: seq, path: packPath(op.dir, seq)}
 	f, err := os.OpenFile(g.path, os.O_RDWR, 0)
@@ -187,8 +186,7 @@ func (op opener) openPack(seq uint32) error {
 	return err
 }
 
-// format reads the file that holds the format's version and the salt, and
-// writes it for a new store.
+// format reads the file with the format's version and the salt, and writes this file for a new store.
 func (op opener) format(fresh bool) error {
 	path := filepath.Join(op.dir, "format")
 	p, err := os.ReadFile(path)
@@ -199,7 +197,7 @@ func (op opener) format(fresh bool) error {
 		if err := op.writeFormat(path); err != nil {
 			return err
 		}
-		return durable.Sync(filepath.Dir(op.dir)) // the folder may be new
+		return durable.Sync(filepath.Dir(op.dir)) // the folder may be new, and its parent must be synced
 	}
 	if errors.Is(err, fs.ErrNotExist) {
 		return errs.New(errs.Corrupt, opOpen, "%s is missing, although the store has segments", path).
@@ -223,7 +221,7 @@ func (op opener) format(fresh bool) error {
 	if _, err := hex.Decode(op.salt[:], []byte(f[2])); err != nil {
 		return errs.New(errs.Corrupt, opOpen, "%s is damaged", path)
 	}
-	if old < version { // before anything is written that an older build would not know
+	if old < version { // before the store contains records that an older build does not know
 		return op.writeFormat(path)
 	}
 	return nil
@@ -233,8 +231,8 @@ func (op opener) writeFormat(path string) error {
 	return durable.WriteFile(path, fmt.Appendf(nil, "mulligan-cas %d %x\n", version, op.salt), 0o600)
 }
 
-// openSegment opens one segment and enters its objects into the index. For the
-// last it also returns what was read.
+// openSegment opens one segment and adds its objects to the index. The last segment becomes the active one, and openSegment
+// returns its scan.
 func (op opener) openSegment(seq uint32, last bool) (*scan, error) {
 	g := &segment{seq: seq, path: segPath(op.dir, seq)}
 	f, err := os.OpenFile(g.path, os.O_RDWR, 0)
@@ -268,8 +266,7 @@ func (op opener) openSegment(seq uint32, last bool) (*scan, error) {
 	return sc, nil
 }
 
-// trimTorn cuts the torn end off the active segment and makes the rest durable:
-// what is believed from here on must be on the disk.
+// trimTorn cuts the torn end off the active segment and makes the rest durable: the store now relies on these records.
 func (op opener) trimTorn(sc *scan) error {
 	g := op.active
 	if sc.end < g.size.Load() {
@@ -287,14 +284,13 @@ func (op opener) trimTorn(sc *scan) error {
 	return nil
 }
 
-// enter puts the objects of one segment into the index, and counts what new
-// nodes refer to.
+// enter adds the objects of one segment to the index, and counts the refs of nodes that are new there.
 func (op opener) enter(g *segment, objects []object) {
 	for i := range objects {
 		o := &objects[i]
 		e, ok := op.index[o.hash]
 		if ok && e.seg != 0 && (!e.has(isBad) || o.bad) {
-			continue // a copy
+			continue // a second copy of the object
 		}
 		e.seg, e.off, e.slot, e.stored = g.seq, o.off, o.slot, o.stored
 		e.flags = 0
@@ -323,8 +319,8 @@ func (op opener) countUp(h Hash) {
 	op.index[h] = e
 }
 
-// readRoots replays the changes. Every segment begins with all roots, so that
-// the last is enough, unless that record is damaged: then all are replayed.
+// readRoots replays the changes of the roots. Every segment begins with all roots, so the last segment is enough. If that
+// record is damaged, readRoots replays all segments.
 func (op opener) readRoots(seqs []uint32, last *scan) error {
 	if len(last.changes) == 0 || !last.changes[0].all {
 		for _, seq := range seqs[:len(seqs)-1] {
@@ -359,7 +355,7 @@ func (op opener) replay(list []change) {
 	}
 }
 
-// count takes back what dead nodes count, and adds up what is live.
+// count subtracts the references of dead nodes, and sums up the live bytes of each segment.
 func (op opener) count() {
 	var dead []Hash
 	for h, e := range op.index {

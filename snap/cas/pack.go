@@ -11,20 +11,19 @@ import (
 
 const opPack = "pack the store"
 
-// packAtMost is how much lies loose at most before it is packed, in bytes. It
-// is less where an eighth of what is packed already is less.
+// packAtMost is the size of unpacked objects, in bytes, at which Pack packs them in any store. Pack packs them earlier if they
+// reach an eighth of the size of the packed ones.
 const packAtMost = 64 << 20
 
-// When a group is full, in bytes of its stream: at the next series, or anyhow when
-// it is longer than that and twice the object that would come next.
+// groupBytes is the length of the stream, in bytes, at which a group is full. A full group ends before the next series, or when
+// the stream is longer than groupBytes by twice the size of its last object.
 const groupBytes = 64 << 10
 
-// Pack makes what lies loose in the log smaller, if there is enough of it to be
-// worth the work: versions of the same thing (see [Batch.Series]) are kept as
-// differences, and all is compressed together in groups. It is for times when
-// nothing else happens, and gives way to batches; reads go on. It needs room for
-// a segment or two at a time, and leaves everything as it was where there is
-// none. It returns the bytes saved, also with an error.
+// Pack moves objects from the log into packs, where they are smaller, if there are enough of them to be worth the work. It
+// stores versions of the same thing (see [Batch.Series]) as deltas, and compresses objects together in groups. Pack is for
+// times when the store is not used otherwise: it pauses while batches commit. Reads continue meanwhile. Pack needs free space
+// for one or two segments at a time; without it, the objects stay where they are. Pack returns the bytes saved, also with an
+// error.
 func (s *Store) Pack(ctx context.Context) (saved int64, err error) {
 	s.gc.Lock()
 	defer s.gc.Unlock()
@@ -64,7 +63,7 @@ func (c collector) worthPacking() bool {
 	return loose > 0 && loose >= max(min(packed/8, packAtMost), c.opt.PackBytes)
 }
 
-// seal begins a new active segment, unless this one is empty.
+// seal begins a new active segment, unless the present one has no objects.
 func (c collector) seal() error {
 	c.wmu.Lock()
 	defer c.wmu.Unlock()
@@ -74,8 +73,8 @@ func (c collector) seal() error {
 	return c.ioError(opPack, c.roll())
 }
 
-// smallPacks lists the packs that are not much larger than what is being packed
-// anyhow: written anew with it, there are never many packs.
+// smallPacks returns the packs that are not much larger than the segments in loose. They are rewritten together with these, so
+// that the store never has many packs.
 func (c collector) smallPacks(loose []*segment) (small []*segment) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -99,9 +98,9 @@ func (c collector) smallPacks(loose []*segment) (small []*segment) {
 	return small
 }
 
-// repack moves what lives in the victims, sealed segments and packs, into new
-// packs, and removes them. Groups of other packs that hold versions of the same
-// things move with it. After an error each object is where it was, or in a pack.
+// repack moves the live objects of the victims, which are sealed segments and packs, into new packs, and removes the victims.
+// It also moves groups of other packs that have versions of the same things. After an error, each object is where it was, or in
+// a new pack.
 func (c collector) repack(ctx context.Context, victims []*segment) (err error) {
 	p := &packing{s: c, ctx: ctx, commits: c.commits.Load()}
 	defer p.close()
@@ -119,7 +118,7 @@ func (c collector) repack(ctx context.Context, victims []*segment) (err error) {
 	return nil
 }
 
-// removeEmpty removes a sealed segment with nothing alive in it; another stays.
+// removeEmpty removes a sealed segment if it has no live objects.
 func (c collector) removeEmpty(g *segment) error {
 	objects, err := c.objectsOf(g)
 	if err != nil {
@@ -140,10 +139,10 @@ type packing struct {
 	ctx context.Context
 
 	items []item
-	whole []wholeGroup // of victims: these are copied as they are
+	whole []wholeGroup // groups of victims that are copied as they are
 
 	out     *packWriter
-	moves   []move // of what is in out
+	moves   []move // the moves of the objects in out
 	commits uint64
 }
 
@@ -151,10 +150,10 @@ type packing struct {
 type item struct {
 	object
 	src   *segment
-	first int // the rank of the oldest item that it is a version of the same thing with
+	first int // rank of the oldest item of the same series
 }
 
-// wholeGroup is a group in which nothing changes.
+// wholeGroup is a group that is copied as it is.
 type wholeGroup struct {
 	src *segment
 	span
@@ -166,7 +165,7 @@ func (p *packing) close() {
 	}
 }
 
-// run writes everything.
+// run writes all groups and items into packs.
 func (p *packing) run() error {
 	for _, w := range p.whole {
 		if err := p.copyGroup(w); err != nil {
@@ -185,7 +184,7 @@ func (p *packing) run() error {
 	return p.publish()
 }
 
-// copyGroup takes over a group as it is. A damaged one stays where it is.
+// copyGroup copies a group as it is. A damaged group stays where it is.
 func (p *packing) copyGroup(w wholeGroup) error {
 	r, err := p.s.groupRecord(w.src, w.off)
 	if err == nil && !r.intact() {
@@ -209,7 +208,7 @@ func (p *packing) copyGroup(w wholeGroup) error {
 	})
 }
 
-// write puts a group into the pack, beginning a new one when it is full.
+// write appends a group to the pack, or to a new pack if this one is full. It calls moved with the group's offset.
 func (p *packing) write(r *record, moved func(off int64)) error {
 	if err := p.ctx.Err(); err != nil {
 		return errs.Wrap(errs.Unavailable, opPack, err)
@@ -234,7 +233,7 @@ func (p *packing) write(r *record, moved func(off int64)) error {
 	return nil
 }
 
-// publish makes the pack durable, and lets the index point into it.
+// publish makes the pack durable, and lets the index point to its objects.
 func (p *packing) publish() error {
 	if p.out == nil {
 		return nil
@@ -244,7 +243,7 @@ func (p *packing) publish() error {
 	}
 	s, g := p.s, p.out.g
 	if err := s.opt.Failpoint.At("publish-pack"); err != nil {
-		// It is there, and of no use: the next opening would find copies.
+		// Nothing points to the pack. Without its removal, the next Open would find copies in it.
 		return err
 	}
 	s.mu.Lock()
@@ -257,8 +256,8 @@ func (p *packing) publish() error {
 	return nil
 }
 
-// giveWay lets others at the processor, after work that took a while, when
-// somebody is using the store.
+// giveWay pauses if the store was used since the last call, so that others get the processor. began is the time at which the
+// present piece of work began.
 func (p *packing) giveWay(began time.Time) {
 	now := p.s.commits.Load()
 	if now == p.commits {

@@ -13,9 +13,8 @@ import (
 	"mulligan/durable"
 )
 
-// A pack is a segment that is written at once and never grows: a file
-// NNNNNNNN.pack of groups. Its number in the store begins at firstPack, so that
-// it is no segment's of the log.
+// A pack is a segment that is written as a whole and never grows: a file NNNNNNNN.pack with groups. The numbers of packs begin
+// at firstPack, so that they differ from those of the log's segments.
 const firstPack = 1 << 31
 
 var packMagic = [8]byte{'m', 'u', 'l', 'l', 'p', 'a', 'c', 'k'}
@@ -32,7 +31,7 @@ func packHeader(sl salt, seq uint32) []byte {
 	return binary.LittleEndian.AppendUint32(p, crc32.Checksum(p, castagnoli))
 }
 
-// packWriter writes one pack, which has no name until it is finished.
+// packWriter writes one pack, under a temporary name until finish.
 type packWriter struct {
 	s *Store
 	g *segment
@@ -56,7 +55,7 @@ func (s *Store) newPack() (*packWriter, error) {
 	return w, nil
 }
 
-// add writes a record at the end.
+// add appends a record and returns its offset.
 func (w *packWriter) add(r *record) (off int64, err error) {
 	if err := w.s.opt.Failpoint.At("pack-group"); err != nil {
 		return 0, err
@@ -70,7 +69,7 @@ func (w *packWriter) add(r *record) (off int64, err error) {
 	return off, nil
 }
 
-// finish makes the pack durable and gives it its name.
+// finish makes the pack durable and renames it to its final name.
 func (w *packWriter) finish() error {
 	if err := w.s.opt.Failpoint.At("sync-pack"); err != nil {
 		return err
@@ -94,17 +93,17 @@ func (w *packWriter) finish() error {
 func (w *packWriter) abandon() {
 	w.g.f.Close()
 	os.Remove(w.g.path + ".tmp")
-	os.Remove(w.g.path) // it had its name already, and nothing points into it
+	os.Remove(w.g.path) // finish may have renamed the pack; nothing points to it
 }
 
-// span is one group's place in a pack.
+// span is one group of a pack: its offset, its size in bytes, and its objects.
 type span struct {
 	off, size int64
 	objects   []object
 }
 
-// scanPack lists the groups of a pack; with refs, nodes are read for theirs.
-// What can't be read is left out, or bad where only the objects themselves can't be.
+// scanPack returns the groups of a pack. If refs is set, it also reads the refs of nodes. Groups that cannot be read are left
+// out. Nodes whose refs cannot be read are bad.
 func (s *Store) scanPack(g *segment, refs bool) (spans []span, err error) {
 	sc := &scanner{r: g.f, size: g.size.Load(), seq: g.seq, salt: s.salt}
 	for off := int64(segHeaderSize); off < sc.size; {
@@ -123,7 +122,7 @@ func (s *Store) scanPack(g *segment, refs bool) (spans []span, err error) {
 	return spans, nil
 }
 
-// scanGroup reads what the group at off holds; errGroup says that there is none.
+// scanGroup reads the header and the table of the group at off. It returns errGroup if there is no valid group.
 func (s *Store) scanGroup(g *segment, off int64, refs bool) (h header, objects []object, err error) {
 	var hb [headerSize]byte
 	if off+headerSize > g.size.Load() {
@@ -152,7 +151,7 @@ func (s *Store) scanGroup(g *segment, off int64, refs bool) (h header, objects [
 	return h, objects, nil
 }
 
-// nodeRefs fills in the refs of a group's nodes; those that can't be read are bad.
+// nodeRefs sets the refs of a group's nodes, and sets bad for those that cannot be read.
 func (s *Store) nodeRefs(g *segment, off int64, objects []object) {
 	gr, err := s.readGroup(g, off)
 	if err != nil || len(gr.table) != len(objects) {
@@ -190,7 +189,7 @@ func (s *Store) groupRecord(g *segment, off int64) (*record, error) {
 	return r, readFull(g.f, r.buf, off)
 }
 
-// loadGrouped reads and verifies the object h, which e says is in a group of g.
+// loadGrouped reads and verifies the object h, whose entry e is in a group of g.
 func (s *Store) loadGrouped(g *segment, h Hash, e entry) (c content, err error) {
 	gr, err := s.cachedGroup(g, int64(e.off))
 	if err != nil {
@@ -209,16 +208,16 @@ func (s *Store) loadGrouped(g *segment, h Hash, e entry) (c content, err error) 
 		c.refs, p = m.split(p)
 	}
 	c.data = p
-	if m.back == 0 { // the group's own memory is nobody's to change
+	if m.back == 0 { // the caller may change the data, and must not change the cached group
 		c.data = slices.Clone(p)
 	}
 	return c, verify(c.kind, h, c.refs, c.data)
 }
 
-// groupCache holds the groups read last: what is restored together mostly lies together.
+// groupCache keeps the groups that were read last, because objects that are restored together are mostly stored together.
 type groupCache struct {
 	mu   sync.Mutex
-	list []cachedGroup // the last used is the last
+	list []cachedGroup // least recently used first
 	size int
 }
 
@@ -228,7 +227,7 @@ type cachedGroup struct {
 	g   *group
 }
 
-// cacheBytes is how much the cache holds, as long as that is more than one group.
+// cacheBytes is the size of the cache in bytes. A single group may be larger.
 const cacheBytes = 4 << 20
 
 func (s *Store) cachedGroup(g *segment, off int64) (*group, error) {
@@ -265,5 +264,5 @@ func (c *groupCache) add(x cachedGroup) {
 	}
 }
 
-// memory is about what a group takes while it is read.
+// memory returns the approximate size of a group in memory, in bytes.
 func (g *group) memory() int { return len(g.stream) + 64*len(g.table) }

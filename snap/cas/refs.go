@@ -6,11 +6,11 @@ import (
 	"mulligan/errs"
 )
 
-// insert enters an object just written. mu is held.
+// insert adds an object that was just written to the index. The caller must hold mu.
 func (s *Store) insert(o object, g *segment) {
 	e := s.index[o.hash]
 	if old := s.segs[e.seg]; old != nil && e.refs > 0 {
-		old.live -= e.size() // it was damaged there
+		old.live -= e.size() // the copy there is damaged
 	}
 	e.seg, e.off, e.slot, e.stored = g.seq, o.off, o.slot, o.stored
 	e.flags &^= isBad | isNode
@@ -24,7 +24,7 @@ func (s *Store) insert(o object, g *segment) {
 	}
 }
 
-// countRefs counts the refs of a node that is live. mu is held.
+// countRefs counts the refs of a live node, once. The caller must hold mu.
 func (s *Store) countRefs(h Hash, refs []Hash) {
 	e := s.index[h]
 	if !e.has(isNode) || e.has(counted) {
@@ -37,8 +37,8 @@ func (s *Store) countRefs(h Hash, refs []Hash) {
 	}
 }
 
-// incref counts one more reference to h, which is a blob or live (or, in a
-// damaged store, missing): so nothing below it changes. mu is held.
+// incref adds one reference to h. h must be a blob or live (or, in a damaged store, missing), so the counts of objects below it
+// do not change. The caller must hold mu.
 func (s *Store) incref(h Hash) {
 	if h.IsZero() {
 		return
@@ -51,8 +51,8 @@ func (s *Store) incref(h Hash) {
 	}
 }
 
-// release removes one reference to each hash of list, and the references of nodes that have none left. Meanwhile counts are too
-// high and never too low, so mu need not be held while nodes are read. A node that cannot be read keeps its references: the
+// release removes one reference to each hash of list, and the references of the nodes that become dead. Meanwhile counts are
+// too high and never too low, so mu need not be held while nodes are read. A node that cannot be read keeps its references: the
 // space is lost until the node's content is stored again.
 func (s *Store) release(list []Hash) {
 	s.refMu.Lock()
@@ -64,8 +64,8 @@ func (s *Store) release(list []Hash) {
 	}
 }
 
-// uncount takes back the refs of the dead node h, and of the nodes that die of
-// it. refMu is held, or the store not yet shared.
+// uncount removes the references of the dead node h, and those of the nodes that become dead by this. The caller must hold
+// refMu, unless the store is not yet shared.
 func (s *Store) uncount(h Hash) {
 	for work := []Hash{h}; len(work) > 0; {
 		h := work[len(work)-1]
@@ -73,7 +73,7 @@ func (s *Store) uncount(h Hash) {
 		c, err := s.read("count references", h)
 		s.mu.Lock()
 		e, ok := s.index[h]
-		again := ok && e.refs > 0 // somebody refers to it anew: leave its counts
+		again := ok && e.refs > 0 // the node is live again and keeps its references
 		if ok && !again {
 			e.flags &^= counted
 			s.index[h] = e
@@ -90,8 +90,7 @@ func (s *Store) uncount(h Hash) {
 	}
 }
 
-// decref takes back one reference to h and reports whether a node died whose
-// refs are counted.
+// decref removes one reference to h. It returns true if h is a node that is dead now and whose refs are counted.
 func (s *Store) decref(h Hash) (died bool) {
 	if h.IsZero() {
 		return false
@@ -115,8 +114,8 @@ func (s *Store) decref(h Hash) (died bool) {
 	return e.has(counted)
 }
 
-// forget takes the object o, which is no longer in g, out of the index and
-// returns the refs that it counted. mu is held.
+// forget removes the object o, which is no longer in g, from the index, and returns its refs if they were counted. The caller
+// must hold mu.
 func (s *Store) forget(o *object, g *segment) []Hash {
 	e, ok := s.index[o.hash]
 	if !ok || !e.is(o, g.seq) {
@@ -136,8 +135,7 @@ func (s *Store) forget(o *object, g *segment) []Hash {
 	return nil
 }
 
-// Delete drops roots, durably; names that are unknown are no error. It works
-// when the disk is full. The space comes back with Collect.
+// Delete drops roots durably. Unknown names are no error. Delete works even if the disk is full. Collect frees the space.
 func (s *Store) Delete(names ...string) error {
 	return s.commit("delete from the store", func(c *change) error {
 		s.mu.RLock()
@@ -159,15 +157,14 @@ func (s *Store) Delete(names ...string) error {
 	})
 }
 
-// errNothing is what a prepare answers with when there is nothing to write.
+// errNothing is the error of the prepare function of commit if there is nothing to write.
 var errNothing = errors.New("nothing to do")
 
-// commit writes a change, makes it durable together with all that was written
-// before it, and only then lets it be seen. prepare fills the change in, with
-// the log held still.
+// commit writes a change, makes it durable together with everything written before, and only then makes it visible. commit
+// calls prepare with wmu held, and prepare fills in the change.
 func (s *Store) commit(op string, prepare func(*change) error) error {
 	gone, err := s.append(prepare)
-	s.release(gone) // the log need not wait for it
+	s.release(gone) // without wmu, so that the log need not wait
 	if errors.Is(err, errNothing) {
 		return nil
 	}
@@ -178,7 +175,7 @@ func (s *Store) commit(op string, prepare func(*change) error) error {
 	return s.ioError(op, err)
 }
 
-// append does the log's part of commit and returns what is no longer referred to.
+// append does the part of commit that writes to the log. gone are the former objects of replaced and deleted roots.
 func (s *Store) append(prepare func(*change) error) (gone []Hash, err error) {
 	s.wmu.Lock()
 	defer s.wmu.Unlock()
@@ -202,10 +199,9 @@ func (s *Store) append(prepare func(*change) error) (gone []Hash, err error) {
 	return gone, nil
 }
 
-// again writes a second copy of a change that is durable. It protects the roots
-// from damage to one place, and says how far the log is durable: after a
-// power cut that is what tells damage from a torn end. It is not waited for,
-// and the store is whole without it.
+// again writes a second copy of a durable change. The copy protects the roots if one place is damaged, and records up to which
+// offset the log is durable, by which a scan after a power cut distinguishes damage from a torn end. again does not sync the
+// copy: the store is complete without it.
 func (s *Store) again(c change) {
 	if s.opt.Failpoint.At("append-again") != nil {
 		return
@@ -214,7 +210,7 @@ func (s *Store) again(c change) {
 	_, _ = s.write(c.record())
 }
 
-// apply makes a durable change visible, and returns what is no longer referred to.
+// apply makes a durable change visible. gone are the former objects of replaced and deleted roots.
 func (s *Store) apply(c change) (gone []Hash) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -232,8 +228,7 @@ func (s *Store) apply(c change) (gone []Hash) {
 	return gone
 }
 
-// Unique is the number of bytes on disk that deleting exactly these roots would
-// free. Names that are unknown count nothing.
+// Unique returns the bytes on disk that deleting exactly these roots would free. It ignores unknown names.
 func (s *Store) Unique(names ...string) (int64, error) {
 	const op = "measure roots"
 	s.mu.RLock()
@@ -267,7 +262,7 @@ func (s *Store) Unique(names ...string) (int64, error) {
 		}
 		c, err := s.read(op, h)
 		if errs.KindOf(err) == errs.Corrupt {
-			continue // what it refers to is not freed either
+			continue // release cannot read the node either, and would keep its references
 		}
 		if err != nil {
 			return 0, errs.Wrap(errs.Failed, op, err)

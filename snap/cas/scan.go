@@ -7,18 +7,18 @@ import (
 	"slices"
 )
 
-// object says where a segment holds one object.
+// object is one object in a segment, with its position there.
 type object struct {
 	hash   Hash
 	off    uint32
 	stored uint32
 	kind   byte
-	bad    bool   // its payload is damaged
-	refs   []Hash // a node's, unless it is bad
+	bad    bool   // the payload is damaged
+	refs   []Hash // refs of a node, unless it is bad
 	series uint32
 
-	grouped bool   // it is in a group, of which stored is its share
-	slot    uint16 // its place in the group
+	grouped bool   // the object is in a group, and stored is its share of the group's size
+	slot    uint16 // the object's number in the group
 }
 
 func (o *object) size() int64 {
@@ -28,19 +28,18 @@ func (o *object) size() int64 {
 	return headerSize + int64(o.stored)
 }
 
-// scan is what reading a whole segment gave.
+// scan is the result of reading a whole segment.
 type scan struct {
 	objects []object
 	changes []change
-	end     int64 // where the next record belongs
+	end     int64 // offset for the next record
 }
 
-// scanSegment reads the segment seq of the given size. In a sealed segment
-// whatever can't be read is damage. In the last one, the first unreadable place
-// that nothing proves to have been durable is where a crash cut the log: the
-// scan ends there.
+// scanSegment reads the segment seq of the given size. In a sealed segment, every unreadable place is damage. In the last
+// segment, an unreadable place is damage only if a later change record says that it was durable. The first other unreadable
+// place is where a crash cut the log off, and the scan ends there.
 //
-// Errors are those of r alone.
+// scanSegment returns only errors of r.
 func scanSegment(r io.ReaderAt, size int64, seq uint32, sl salt, sealed bool) (*scan, error) {
 	s := &scanner{r: r, size: size, seq: seq, salt: sl}
 	if err := s.run(); err != nil {
@@ -61,9 +60,9 @@ type scanner struct {
 	objects   []object
 	changes   []change
 	changeOff []int64
-	unread    []int64 // offsets of what can't be read
-	durable   int64   // everything before this offset was durable once
-	buf       []byte  // of the record being read
+	unread    []int64 // offsets of the unreadable places
+	durable   int64   // everything before this offset was durable, according to the changes
+	buf       []byte  // buffer for the record being read
 	end       int64
 }
 
@@ -74,7 +73,7 @@ func (s *scanner) run() error {
 		if err != nil {
 			return err
 		}
-		if next == 0 { // no record here: look for the next one
+		if next == 0 { // there is no record here: search the next one
 			s.unread = append(s.unread, off)
 			if next, err = s.find(off + 1); err != nil {
 				return err
@@ -86,7 +85,7 @@ func (s *scanner) run() error {
 	return nil
 }
 
-// record reads the record at off and returns where it ends, or 0 when there is none.
+// record reads the record at off and returns the offset of its end, or 0 if there is no record.
 func (s *scanner) record(off int64) (int64, error) {
 	var hb [headerSize]byte
 	if off+headerSize > s.size {
@@ -108,7 +107,7 @@ func (s *scanner) record(off int64) (int64, error) {
 	return off + h.size(), nil
 }
 
-// take notes a record whose header is good.
+// take adds a record with a valid header to the scan.
 func (s *scanner) take(rec *record, off int64) {
 	good := rec.intact()
 	if rec.kind == kindBlob || rec.kind == kindNode {
@@ -133,11 +132,11 @@ func (s *scanner) take(rec *record, off int64) {
 	}
 	s.changes = append(s.changes, c)
 	s.changeOff = append(s.changeOff, off)
-	// A record can speak only of what came before it.
+	// A record cannot say that anything after itself is durable.
 	s.durable = max(s.durable, min(c.durable, off))
 }
 
-// find returns the offset of the next whole record header at or after off, or size.
+// find returns the offset of the next valid record header at or after off, or size if there is none.
 func (s *scanner) find(off int64) (int64, error) {
 	buf := make([]byte, 256<<10)
 	for off < s.size {
@@ -165,7 +164,7 @@ func (s *scanner) find(off int64) (int64, error) {
 	return s.size, nil
 }
 
-// result drops what lies behind the cut.
+// result returns the scan without the records after the first unreadable place that was not durable.
 func (s *scanner) result() *scan {
 	out := &scan{end: s.end}
 	for _, off := range s.unread {

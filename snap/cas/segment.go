@@ -16,38 +16,38 @@ import (
 )
 
 const (
-	// reserve is kept allocated behind the log's end, so that roots can be
-	// deleted when the disk is full.
+	// reserve is the number of bytes that are always allocated after the log's end, so that roots can be deleted when the disk is
+	// full.
 	reserve = 256 << 10
-	// growth is how much is allocated at a time for objects.
+	// growth is the number of bytes that are allocated at a time for objects.
 	growth = 1 << 20
-	// early is how much is written before the disk is asked to begin with it, so
-	// that a sync finds most of a large batch done.
+	// early is the number of written bytes after which the kernel is asked to begin writing them to the disk, so that the sync of
+	// a large batch has little left to do.
 	early = 4 << 20
 )
 
-// segment is one file of the log. Only the last one, the active, grows.
+// segment is one file of the log, or a pack. Only the last segment of the log, the active one, grows.
 type segment struct {
 	seq       uint32
 	path      string
 	f         *os.File
-	size      atomic.Int64 // end of its last record
-	indexSize atomic.Int64 // of its index file
-	holes     atomic.Int64 // bytes punched out of it
-	live      int64        // bytes of the live objects in it; Store.mu
+	size      atomic.Int64 // offset of the end of the last record
+	indexSize atomic.Int64 // size of the index file
+	holes     atomic.Int64 // bytes of holes in the file
+	live      int64        // bytes of the live objects in the segment; guarded by Store.mu
 
-	// Of the active segment only; Store.wmu:
+	// Fields of the active segment only, guarded by Store.wmu:
 	objects []object
-	dropped int   // objects whose refs are not kept
+	dropped int   // number of objects whose refs were dropped from memory
 	durable int64 // everything before this offset is on the disk
-	started int64 // everything before this offset is on its way there
-	alloc   int64 // the file system has set this much aside; -1: it doesn't do that
+	started int64 // the kernel was asked to write everything before this offset
+	alloc   int64 // the file system has allocated the file up to this offset; -1: it cannot allocate ahead
 }
 
-// onDisk is the space that the segment takes, in bytes.
+// onDisk returns the space that the segment takes, in bytes.
 func (g *segment) onDisk() int64 { return g.size.Load() - g.holes.Load() }
 
-// measure finds out how much of a sealed segment is holes, and returns onDisk.
+// measure sets the bytes of holes in a sealed segment, and returns onDisk.
 func (g *segment) measure() int64 {
 	var st unix.Stat_t
 	if unix.Fstat(int(g.f.Fd()), &st) == nil {
@@ -56,12 +56,12 @@ func (g *segment) measure() int64 {
 	return g.onDisk()
 }
 
-// indexPath is where the index of a segment of the log is; a pack has none.
+// indexPath returns the path of the index file of a segment of the log. Packs have no index file.
 func (g *segment) indexPath() string { return strings.TrimSuffix(g.path, ".seg") + ".idx" }
 
 func segPath(dir string, seq uint32) string { return filepath.Join(dir, fmt.Sprintf("%08x.seg", seq)) }
 
-// ioError gives err, met on the store's own files, its kind and a remedy.
+// ioError returns err, an error on the store's own files, with a kind and a hint.
 func (s *Store) ioError(op string, err error) error {
 	if err == nil {
 		return nil
@@ -78,8 +78,7 @@ func noSpace(err error) bool {
 	return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT)
 }
 
-// setAside makes sure that the file system has allocated the active segment up
-// to n bytes and the reserve behind it.
+// setAside makes the file system allocate n bytes for the active segment, and the reserve after them.
 func (s *Store) setAside(n int64) error {
 	g := s.active
 	need := n + reserve
@@ -105,12 +104,12 @@ func (s *Store) setAside(n int64) error {
 		}
 		return err
 	}
-	g.alloc = -1 // not on this file system: do without
+	g.alloc = -1 // this file system cannot allocate ahead: go on without
 	return nil
 }
 
-// appendObject writes an object's record at the log's end, beginning a new
-// segment when this one is full. wmu is held.
+// appendObject writes an object's record at the log's end, in a new segment if the active one is full. The caller must hold
+// wmu.
 func (s *Store) appendObject(r *record) (object, error) {
 	if s.active.size.Load()+r.size() > s.opt.SegmentBytes && len(s.active.objects) > 0 {
 		if err := s.roll(); err != nil {
@@ -132,14 +131,14 @@ func (s *Store) appendObject(r *record) (object, error) {
 	return o, nil
 }
 
-// write puts a record at the end of the active segment. After an error the
-// end is where it was. wmu is held.
+// write appends a record to the active segment. After an error, the end of the segment is where it was. The caller must hold
+// wmu.
 func (s *Store) write(r *record) (off int64, err error) {
 	g := s.active
 	off = g.size.Load()
 	r.put(r.buf, s.salt, g.seq, off)
 	if _, err := g.f.WriteAt(r.buf, off); err != nil {
-		// If this fails too, the next record goes over the half-written one.
+		// If this fails too, the next record is written over the incomplete one.
 		_ = g.f.Truncate(off)
 		g.alloc = min(g.alloc, off)
 		_ = s.setAside(off)
@@ -147,15 +146,15 @@ func (s *Store) write(r *record) (off int64, err error) {
 	}
 	g.size.Store(off + r.size())
 	if n := g.size.Load() - g.started; n >= early {
-		// Only an early start: an error of the disk is the sync's to tell.
+		// This only begins the writing: sync returns errors of the disk.
 		_ = unix.SyncFileRange(int(g.f.Fd()), g.started, n, unix.SYNC_FILE_RANGE_WRITE)
 		g.started += n
 	}
 	return off, nil
 }
 
-// sync makes everything written so far durable. When that fails nobody knows
-// what is on the disk, and everything since the last sync is given up. wmu is held.
+// sync makes everything written so far durable. After a failure the content of the disk is unknown, so sync drops everything
+// since the last sync. The caller must hold wmu.
 func (s *Store) sync() error {
 	g := s.active
 	err := s.opt.Failpoint.At("sync")
@@ -172,15 +171,15 @@ func (s *Store) sync() error {
 	return nil
 }
 
-// dropRefs lets go of the refs of what is durable: only rewind and the index ask for
-// them, and that one can read them again.
+// dropRefs drops the refs of the durable objects from memory. Only rewind and the index file need refs: rewind those of objects
+// that are not durable, and for the index file they are read again.
 func (g *segment) dropRefs() {
 	for ; g.dropped < len(g.objects); g.dropped++ {
 		g.objects[g.dropped].refs = nil
 	}
 }
 
-// readRefs reads the refs of objects in g again.
+// readRefs reads the refs of objects in g from the segment.
 func (s *Store) readRefs(g *segment, objects []object) error {
 	for i := range objects {
 		o := &objects[i]
@@ -208,7 +207,7 @@ func fdatasync(f *os.File) error {
 // caller must hold wmu.
 func (s *Store) rewind() {
 	g := s.active
-	_ = g.f.Truncate(g.durable) // else the next record is written over it
+	_ = g.f.Truncate(g.durable) // if this fails, the next record is written over the old content
 	g.alloc, g.started = min(g.alloc, g.durable), min(g.started, g.durable)
 	g.size.Store(g.durable)
 	_ = s.setAside(g.durable)
@@ -229,8 +228,7 @@ func (s *Store) rewind() {
 	s.release(children)
 }
 
-// roll seals the active segment and begins the next. After an error the old one
-// is active still. wmu is held.
+// roll seals the active segment and begins the next one. After an error, the old one is still active. The caller must hold wmu.
 func (s *Store) roll() error {
 	old := s.active
 	if err := s.sync(); err != nil {
@@ -238,7 +236,7 @@ func (s *Store) roll() error {
 	}
 	next, err := s.create(old.seq + 1)
 	if noSpace(err) && old.alloc > old.size.Load() {
-		// The new segment may have what was set aside for the old one.
+		// Free the space that was allocated ahead for the old segment, for the new one.
 		if old.f.Truncate(old.size.Load()) == nil {
 			old.alloc = old.size.Load()
 			next, err = s.create(old.seq + 1)
@@ -253,17 +251,17 @@ func (s *Store) roll() error {
 	s.active = next
 	old.objects, old.dropped = nil, 0
 	s.mu.Unlock()
-	// Give back what was set aside; a failure costs a little space.
+	// Free the space that was allocated ahead. A failure costs only a little space.
 	_ = old.f.Truncate(old.size.Load())
-	if s.readRefs(old, objects) == nil { // without an index the next opening reads the segment
+	if s.readRefs(old, objects) == nil { // without an index file, the next Open scans the segment
 		_ = s.writeIndex(old, objects)
 	}
 	_ = s.setAside(next.size.Load())
 	return nil
 }
 
-// create makes a segment that holds all roots, durably: a temporary file that
-// gets its name when it is complete. wmu is held, or the store not yet shared.
+// create durably creates a segment with all roots. It writes a temporary file and renames it when it is complete. The caller
+// must hold wmu, unless the store is not yet shared.
 func (s *Store) create(seq uint32) (*segment, error) {
 	path := segPath(s.dir, seq)
 	g := &segment{seq: seq, path: path}
@@ -288,7 +286,7 @@ func (s *Store) create(seq uint32) (*segment, error) {
 	return g, nil
 }
 
-// fill writes what a new segment begins with and gives it its name.
+// fill writes the header and the roots of a new segment, makes them durable, and renames the file to its final name.
 func (s *Store) fill(g *segment) error {
 	if _, err := g.f.WriteAt(segHeader(s.salt, g.seq), 0); err != nil {
 		return err
@@ -299,7 +297,7 @@ func (s *Store) fill(g *segment) error {
 		return errs.New(errs.Failed, "", "too many roots")
 	}
 	end := int64(segHeaderSize)
-	for range 2 { // there may be no older segment to replace a damaged one
+	for range 2 { // two copies: there may be no older segment to replay if one is damaged
 		r.put(r.buf, s.salt, g.seq, end)
 		if _, err := g.f.WriteAt(r.buf, end); err != nil {
 			return err
@@ -320,7 +318,7 @@ func (s *Store) fill(g *segment) error {
 	return os.Rename(g.path+".tmp", g.path)
 }
 
-// remove unlinks a segment and its index.
+// remove removes the files of the segment and its index, and closes the segment.
 func (g *segment) remove() error {
 	if err := os.Remove(g.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err

@@ -18,7 +18,7 @@ const (
 
 var errIndex = errors.New("not an index of this segment")
 
-// encodeIndex gives the bytes of the index file of a sealed segment:
+// encodeIndex returns the bytes of the index file of a sealed segment:
 //
 //	magic [8], salt [8], segment number u32, segment size u64, objects u64,
 //	per object: hash [32], offset u32, stored u32, refs u32, kind u8, bad u8,
@@ -52,7 +52,8 @@ func encodeIndex(sl salt, seq uint32, size int64, objects []object) []byte {
 	return le.AppendUint32(p, crc32.Checksum(p, castagnoli))
 }
 
-// decodeIndex reads an index file, and refuses one of another segment or size.
+// decodeIndex parses an index file. It returns an error if the file is that of another segment, or of another size of the
+// segment.
 func decodeIndex(p []byte, sl salt, seq uint32, size int64) ([]object, error) {
 	le := binary.LittleEndian
 	if len(p) < idxHeaderSize+4 || [8]byte(p[:8]) != idxMagic || salt(p[8:16]) != sl ||
@@ -87,8 +88,8 @@ func decodeIndex(p []byte, sl salt, seq uint32, size int64) ([]object, error) {
 	return objects, nil
 }
 
-// writeIndex puts the index of a sealed segment beside it. It only saves time:
-// it is not synced, and a torn one is noticed by its checksum and made again.
+// writeIndex writes the index file of a sealed segment. The file only saves time, so it is not synced: a torn one has a wrong
+// checksum and is written again.
 func (s *Store) writeIndex(seg *segment, objects []object) error {
 	p := encodeIndex(s.salt, seg.seq, seg.size.Load(), objects)
 	tmp := seg.indexPath() + ".tmp"
@@ -103,8 +104,8 @@ func (s *Store) writeIndex(seg *segment, objects []object) error {
 	return nil
 }
 
-// objectsOf lists what a sealed segment holds, from its index or, where that is
-// missing or wrong, from the segment itself; of a pack, without the nodes' refs.
+// objectsOf returns the objects of a sealed segment. It reads them from the index file, or from the segment itself if the index
+// file is missing or invalid. For a pack, the nodes' refs are left out.
 func (s *Store) objectsOf(seg *segment) (objects []object, err error) {
 	if seg.isPack() {
 		spans, err := s.scanPack(seg, false)
@@ -123,7 +124,7 @@ func (s *Store) objectsOf(seg *segment) (objects []object, err error) {
 	if err != nil {
 		return nil, err
 	}
-	// Without an index the next opening scans again; that is all that is lost.
+	// A failure costs only time: the next Open scans the segment again.
 	_ = s.writeIndex(seg, sc.objects)
 	return sc.objects, nil
 }

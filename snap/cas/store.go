@@ -16,8 +16,8 @@ import (
 	"mulligan/snap"
 )
 
-// Hash names an object: BLAKE3-256 of a blob's bytes, or of a node's refs and
-// bytes in a domain of its own.
+// Hash names an object. It is the BLAKE3-256 digest of a blob's bytes, or of a node's refs and bytes with a key derived for
+// nodes.
 type Hash = snap.Hash
 
 const (
@@ -25,9 +25,9 @@ const (
 	MaxObject = 1<<20 + 64<<10
 	// MaxNode is the largest node, in bytes of data and refs together.
 	MaxNode = 64 << 20
-	// ChunkSize is the usual size of the blobs that large contents are cut into.
+	// ChunkSize is the default size of the blobs into which large contents are cut.
 	ChunkSize = 1 << 20
-	// MaxName and MaxMeta limit a root's name and the owner's bytes in it.
+	// MaxName and MaxMeta limit the bytes of a root's name and of its Meta.
 	MaxName = 4 << 10
 	MaxMeta = 64 << 10
 )
@@ -36,7 +36,7 @@ const (
 type Root struct {
 	Name string
 	Hash Hash
-	Meta []byte // the owner's own bytes, at most MaxMeta
+	Meta []byte // data of the driver that owns the root, at most MaxMeta bytes
 }
 
 // Options adjust a store; the zero value is right for production.
@@ -44,10 +44,9 @@ type Options struct {
 	// SegmentBytes is the size at which a new segment is begun: 128 MiB if 0,
 	// at most 1 GiB.
 	SegmentBytes int64
-	// PackBytes is how much must lie loose at least before Pack does something:
-	// 256 KiB if 0.
+	// PackBytes is the least size of the unpacked objects at which Pack packs them: 256 KiB if 0.
 	PackBytes int64
-	Failpoint failpoint.Hook // for tests: called ahead of each step that lasts
+	Failpoint failpoint.Hook // for tests: called before each durable step
 }
 
 // Store is an open content-addressed store. Its methods are safe for concurrent use.
@@ -57,42 +56,42 @@ type Store struct {
 	salt salt
 	opt  Options
 
-	// Locks are taken in this order: gc, wmu, refMu, mu.
-	gc       sync.Mutex // one collection at a time
-	wmu      sync.Mutex // the log's end
-	changeID uint64     // of the newest change; wmu
-	refMu    sync.Mutex // counts on their way down a graph
+	// Locks must be acquired in this order: gc, wmu, refMu, mu.
+	gc       sync.Mutex // held by Collect, Pack and Close
+	wmu      sync.Mutex // held while the log is written
+	changeID uint64     // id of the newest change; guarded by wmu
+	refMu    sync.Mutex // held while reference counts are decreased along a graph
 
 	mu     sync.RWMutex
 	closed bool
 	index  map[Hash]entry
 	roots  map[string]Root
 	segs   map[uint32]*segment
-	active *segment // changes under wmu and mu
-	epoch  uint64   // how often the log's end was given up
+	active *segment // written only with both wmu and mu held
+	epoch  uint64   // how often rewind truncated the log
 
-	// suspect is set once damage was found, and stays set: a batch then looks below what it keeps.
+	// suspect is set when damage is found, and stays set: from then on, Batch.Keep also checks the objects below the kept one.
 	suspect atomic.Bool
 
 	groups   groupCache
-	lastPack uint32        // the newest pack's number; gc
-	commits  atomic.Uint64 // how many there were, to tell whether somebody is at work
+	lastPack uint32        // the newest pack's number; guarded by gc
+	commits  atomic.Uint64 // number of commits, from which Pack sees that the store is in use
 }
 
-// entry is what the index knows of an object. refs counts the roots, the live
-// nodes and the open batches that refer to it; it is live when refs is not 0.
-// Every refs of a live node is counted in the objects that it refers to.
+// entry is the index's information on an object. refs counts the roots, the live nodes and the open batches that refer to the
+// object; an object is live if refs is not 0. Each reference of a live node is counted in the entry of the object to which it
+// refers.
 type entry struct {
-	seg, off, stored uint32 // seg 0: it is referred to, and it is not there
+	seg, off, stored uint32 // seg 0: the object is missing, though others refer to it
 	refs             uint32
-	slot             uint16 // in a group, which is at off then, and stored its share
+	slot             uint16 // number within the group at off; stored is then the object's share of the group's size
 	flags            uint8
 }
 
 const (
 	isNode  = 1 << iota
-	isBad   // damage was found in it
-	counted // its refs are counted
+	isBad   // the object is damaged
+	counted // the node's refs are counted in the objects to which it refers
 )
 
 func (e entry) has(flag uint8) bool { return e.flags&flag != 0 }
@@ -105,24 +104,23 @@ func (e entry) size() int64 {
 	return headerSize + int64(e.stored)
 }
 
-// is reports whether the entry is of o in the segment seq.
+// is reports whether the entry stands for the copy o in the segment seq.
 func (e entry) is(o *object, seq uint32) bool {
 	return e.seg == seq && e.off == o.off && e.slot == o.slot
 }
 
-// there reports whether new nodes may refer to the object. A dead node is not
-// there: what it refers to may have been collected.
+// there reports whether new nodes may refer to the object. They may not refer to a dead node, because objects below it may have
+// been collected.
 func (e entry) there() bool {
 	return e.seg != 0 && !e.has(isBad) && (e.refs > 0 || !e.has(isNode))
 }
 
-// closedError is what every method of a closed store answers with.
+// closedError returns the error of every method of a closed store.
 func closedError(op string) error {
 	return errs.New(errs.Unavailable, op, "the store is closed")
 }
 
-// Close makes the store's folder free for others. Batches that are open are
-// lost. Closing twice is no error.
+// Close closes the store and unlocks its folder. The objects of open batches are lost. Closing a closed store is no error.
 func (s *Store) Close() error {
 	s.gc.Lock()
 	defer s.gc.Unlock()
@@ -141,8 +139,7 @@ func (s *Store) isClosed() bool {
 	return s.closed
 }
 
-// drop closes the files and nothing else, as the end of the process would. wmu
-// is held, or the store not yet shared.
+// drop only closes the files, as the end of the process would. The caller must hold wmu, unless the store is not yet shared.
 func (s *Store) drop() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -151,28 +148,27 @@ func (s *Store) drop() error {
 	for _, g := range s.segs {
 		list = append(list, g.f.Close())
 	}
-	// A child that another goroutine is just starting holds the folder open until
-	// its exec: closing alone would leave the lock with it.
+	// A child process that another goroutine is just starting has the folder open until its exec. If drop only closed the folder,
+	// the child would keep the lock.
 	return errors.Join(append(list, unix.Flock(int(s.lock.Fd()), unix.LOCK_UN), s.lock.Close())...)
 }
 
-// Has reports whether h is stored so that a new node may refer to it. Between
-// Has and the node it may be deleted: [Batch.Keep] asks and holds on to it.
+// Has reports whether h is stored and a new node may refer to it. h may be collected before that node is stored; [Batch.Keep]
+// also keeps h from being collected.
 func (s *Store) Has(h Hash) bool {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return s.index[h].there()
 }
 
-// Get reads the bytes of the blob or node h and checks them against the hash.
-// An object that was never stored or was deleted is errs.NotFound, a damaged
-// one or one that went missing errs.Corrupt.
+// Get reads the bytes of the blob or node h and checks them against the hash. The error is of kind errs.NotFound if the object
+// was never stored or was collected, and errs.Corrupt if it is damaged, or missing though others refer to it.
 func (s *Store) Get(h Hash) ([]byte, error) {
 	c, err := s.read("read an object", h)
 	return c.data, err
 }
 
-// Node reads the node h like Get, with the hashes that it refers to.
+// Node reads the node h like Get, and also returns the hashes of the objects to which it refers.
 func (s *Store) Node(h Hash) (data []byte, refs []Hash, err error) {
 	c, err := s.read("read a node", h)
 	if err != nil {
@@ -184,7 +180,7 @@ func (s *Store) Node(h Hash) (data []byte, refs []Hash, err error) {
 	return c.data, c.refs, nil
 }
 
-// content is one object, read.
+// content is the content of one object.
 type content struct {
 	kind   byte
 	series uint32
@@ -192,7 +188,7 @@ type content struct {
 	data   []byte
 }
 
-// read reads and verifies one object, and remembers damage.
+// read reads and verifies one object. If the object is damaged, read marks it so in the index.
 func (s *Store) read(op string, h Hash) (c content, err error) {
 	for {
 		s.mu.RLock()
@@ -211,7 +207,7 @@ func (s *Store) read(op string, h Hash) (c content, err error) {
 		}
 		c, err := s.load(g, h, e)
 		if errors.Is(err, os.ErrClosed) {
-			continue // its segment was just collected, and it is elsewhere
+			continue // the segment was just removed, and the object is in another one now
 		}
 		if err == nil {
 			return c, nil
@@ -220,21 +216,21 @@ func (s *Store) read(op string, h Hash) (c content, err error) {
 			return c, s.ioError(op, err)
 		}
 		if !s.markBad(h, e) {
-			continue // it is elsewhere now, or gone
+			continue // the object was moved or removed meanwhile
 		}
 		return c, &errs.Error{Kind: errs.Corrupt, Op: op, Err: err,
 			Message: "object " + h.String() + " is damaged in " + g.path}
 	}
 }
 
-// ioFailure tells a fault of the system from damage: a place that the disk
-// cannot read (EIO) is damaged.
+// ioFailure reports whether err is a failure of the system and not damage. A block that the disk cannot read (EIO) counts as
+// damage.
 func ioFailure(err error) bool {
 	var p *fs.PathError
 	return errors.As(err, &p) && !errors.Is(err, unix.EIO)
 }
 
-// load reads and verifies the object h, which e says is in g.
+// load reads and verifies the object h, whose entry e is in the segment g.
 func (s *Store) load(g *segment, h Hash, e entry) (c content, err error) {
 	if e.grouped() {
 		return s.loadGrouped(g, h, e)
@@ -248,7 +244,7 @@ func (s *Store) load(g *segment, h Hash, e entry) (c content, err error) {
 	return c, err
 }
 
-// loadRecord reads the record that e says is h's.
+// loadRecord reads the record of h at the position of e.
 func (s *Store) loadRecord(g *segment, h Hash, e entry) (*record, error) {
 	r := &record{buf: make([]byte, e.size())}
 	if err := readFull(g.f, r.buf, int64(e.off)); err != nil {
@@ -262,9 +258,8 @@ func (s *Store) loadRecord(g *segment, h Hash, e entry) (*record, error) {
 	return r, nil
 }
 
-// markBad notes that h is damaged where e has it: it counts as absent from then
-// on, and the next batch that brings its content stores it anew. It reports
-// false when h is no longer there.
+// markBad marks the copy of h at e as damaged. The object then counts as absent, and the next batch that puts its content
+// stores it again. markBad returns false if h is no longer at e.
 func (s *Store) markBad(h Hash, e entry) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -278,7 +273,7 @@ func (s *Store) markBad(h Hash, e entry) bool {
 	return true
 }
 
-// Root finds a root by name; an unknown one is errs.NotFound.
+// Root returns the root called name. The error is of kind errs.NotFound if there is no such root.
 func (s *Store) Root(name string) (Root, error) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -292,7 +287,7 @@ func (s *Store) Root(name string) (Root, error) {
 	return r, nil
 }
 
-// Roots lists the roots whose names begin with prefix, sorted by name.
+// Roots returns the roots whose names begin with prefix, sorted by name.
 func (s *Store) Roots(prefix string) []Root {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -306,7 +301,7 @@ func (s *Store) Roots(prefix string) []Root {
 	return list
 }
 
-// DiskUsage is the number of bytes that the store's files take.
+// DiskUsage returns the bytes that the store's files take on disk.
 func (s *Store) DiskUsage() int64 {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

@@ -11,15 +11,13 @@ import (
 
 const opStream = "store a stream"
 
-// streamMagic begins the data of a node that holds a stream; after it come the
-// stream's size in bytes and its chunk size, both u64 little-endian. Its refs
-// are the chunks in order, a zero ref for one that is all zeros.
+// streamMagic is the beginning of the data of a stream's node. The stream's size in bytes and its chunk size follow, both u64
+// little-endian. The node's refs are the chunks in order, with a zero ref for a chunk of zero bytes only.
 const streamMagic = "stream 1"
 
-// PutReader stores what r gives, to its end, as blobs of chunk bytes each
-// (ChunkSize if 0, at most MaxObject) under one node, and returns the node's
-// hash and the number of bytes. Chunks of nothing but zeros take no space. A
-// node has room for two million chunks.
+// PutReader reads r to its end and stores the bytes as blobs of chunk bytes each (ChunkSize if 0, at most MaxObject) under one
+// node. It returns the node's hash and the number of bytes. Chunks of zero bytes only are not stored. A node can have two
+// million chunks.
 func (s *Store) PutReader(b *Batch, r io.Reader, chunk int) (Hash, int64, error) {
 	if chunk == 0 {
 		chunk = ChunkSize
@@ -50,7 +48,7 @@ func (s *Store) PutReader(b *Batch, r io.Reader, chunk int) (Hash, int64, error)
 	return h, size, err
 }
 
-// chunk stores p unless it is all zeros.
+// chunk stores p and returns its hash. If all bytes of p are zero, it stores nothing and returns the zero Hash.
 func (b *Batch) chunk(p []byte) (Hash, error) {
 	if AllZero(p) {
 		return Hash{}, nil
@@ -58,8 +56,8 @@ func (b *Batch) chunk(p []byte) (Hash, error) {
 	return b.Blob(p)
 }
 
-// Stream stores the node of a stream whose chunks are stored already: refs in
-// order, zero for all zeros, each of chunk bytes but the last.
+// Stream stores the node of a stream whose chunks are stored already. refs are the chunks in order, with a zero ref for a chunk
+// of zero bytes only. Each chunk but the last has chunk bytes.
 func (b *Batch) Stream(refs []Hash, size int64, chunk int) (Hash, error) {
 	if chunk <= 0 || size < 0 || int64(len(refs)) != (size+int64(chunk)-1)/int64(chunk) {
 		return Hash{}, errs.New(errs.Invalid, opStream, "%d chunks of %d bytes do not make %d bytes", len(refs), chunk, size)
@@ -70,7 +68,7 @@ func (b *Batch) Stream(refs []Hash, size int64, chunk int) (Hash, error) {
 	return b.Node(p, refs)
 }
 
-// AllZero reports whether p holds nothing but zero bytes.
+// AllZero reports whether all bytes of p are zero.
 func AllZero(p []byte) bool {
 	for len(p) >= 8 {
 		if binary.NativeEndian.Uint64(p) != 0 {
@@ -86,21 +84,20 @@ func AllZero(p []byte) bool {
 	return true
 }
 
-// Reader reads a stored stream. It keeps one chunk in memory, and is for one
-// goroutine at a time.
+// Reader reads a stored stream. It keeps one chunk in memory. It is not safe for concurrent use.
 type Reader struct {
 	s     *Store
 	Size  int64  // bytes of the stream
 	Chunk int    // bytes of each chunk but the last
-	Refs  []Hash // the chunks; zero for one of zeros
+	Refs  []Hash // the chunks; a zero ref is a chunk of zero bytes only
 
 	off  int64
 	have int // number of the chunk in buf, or -1
 	buf  []byte
 }
 
-// OpenStream opens the stream stored under h by PutReader or Batch.Stream. Its
-// node is read now, its chunks as they are asked for, each checked against its hash.
+// OpenStream opens the stream that PutReader or Batch.Stream stored as h. OpenStream reads the stream's node. The Reader reads
+// each chunk when it is needed, and checks it against its hash.
 func (s *Store) OpenStream(h Hash) (*Reader, error) {
 	const op = "open a stream"
 	p, refs, err := s.Node(h)
@@ -118,14 +115,14 @@ func (s *Store) OpenStream(h Hash) (*Reader, error) {
 	return &Reader{s: s, Size: int64(size), Chunk: int(chunk), Refs: refs, have: -1}, nil
 }
 
-// Read gives the stream's next bytes.
+// Read implements io.Reader.
 func (r *Reader) Read(p []byte) (int, error) {
 	n, err := r.readAt(p, r.off)
 	r.off += int64(n)
 	return n, err
 }
 
-// ReadAt reads len(p) bytes at off; short of that it says why, io.EOF at the end.
+// ReadAt reads len(p) bytes at off. It returns an error if it reads fewer; at the stream's end, this is io.EOF.
 func (r *Reader) ReadAt(p []byte, off int64) (n int, err error) {
 	for n < len(p) && err == nil {
 		var m int
@@ -135,7 +132,7 @@ func (r *Reader) ReadAt(p []byte, off int64) (n int, err error) {
 	return n, err
 }
 
-// readAt reads from within one chunk.
+// readAt reads from a single chunk, at most to the chunk's end.
 func (r *Reader) readAt(p []byte, off int64) (int, error) {
 	if off < 0 {
 		return 0, errs.New(errs.Invalid, "read a stream", "negative offset %d", off)

@@ -9,7 +9,7 @@ import (
 	"mulligan/snap/cas"
 )
 
-// holder is a driver whose snapshots are in a content store, under names that [Records] gives.
+// holder is a driver whose snapshots are in a content store, under the names of its [Records].
 type holder interface{ snapshots() *Records }
 
 func (d *Driver[T, P]) snapshots() *Records { return d.records }

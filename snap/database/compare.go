@@ -8,12 +8,12 @@ import (
 	"mulligan/snap"
 )
 
-// Object is a table of a database, or another object that its definition describes in full.
+// Object is a table of a database, or another object that is completely described by its definition.
 type Object struct {
-	Path   string // in a Change
-	Kind   string // as SQL calls it: "TABLE", "VIEW"
-	Name   string // as SQL writes it
-	Create string // the statement that makes it
+	Path   string // the Path of a Change
+	Kind   string // SQL's word for the kind: "TABLE", "VIEW"
+	Name   string // quoted as in SQL
+	Create string // the statement that creates the object
 	Same   string // compared instead of Create if Create is incomplete; unused for tables
 	*Table        // nil unless the object is a table
 }
@@ -21,21 +21,21 @@ type Object struct {
 // Table describes a table.
 type Table struct {
 	Columns []Column
-	Clauses []string // keys, constraints and options, as its definition has them
+	Clauses []string // keys, constraints and options, as in the table's definition
 	Rows    Rows
 	Details []Detail // reported only if nothing else differs
 }
 
 // Column is a column of a table.
 type Column struct {
-	Name       string // as SQL writes it
-	Definition string // with the name
+	Name       string // quoted as in SQL
+	Definition string // the definition in SQL, including the name
 }
 
 // Rows describes the rows of a table.
 type Rows struct {
-	N     int64  // -1: unknown
-	Sum   string // digest: equal for equal rows; "": unknown
+	N     int64  // number of rows; -1: unknown
+	Sum   string // digest, which is the same for the same rows; "": unknown
 	About bool   // N is an estimate
 }
 
@@ -54,7 +54,7 @@ func (r Rows) String() string {
 	return text
 }
 
-// Short returns a statement on one line, cut if it is long.
+// Short returns a statement on one line, cut off after 400 bytes.
 func Short(sql string) string {
 	const most = 400
 	text := strings.Join(strings.Fields(sql), " ")
@@ -64,8 +64,8 @@ func Short(sql string) string {
 	return strings.ToValidUTF8(text, "")
 }
 
-// Compare describes in SQL how the objects of a database changed from a to b, with numbers of
-// rows. alterColumn is how the engine's SQL changes a column, such as "ALTER COLUMN".
+// Compare describes in SQL how the objects of a database changed from a to b, with numbers of rows. alterColumn is the clause
+// with which the engine's SQL changes a column, such as "ALTER COLUMN".
 func Compare(a, b []Object, alterColumn string) (list []snap.Change) {
 	before, after := byPath(a), byPath(b)
 	for _, o := range a {
@@ -108,7 +108,7 @@ func (o Object) created() string {
 	return text
 }
 
-// became describes how an object changed into now; "" if it did not.
+// became describes how the object changed into now. It returns "" if the object did not change.
 func (o Object) became(now Object, alterColumn string) string {
 	if o.Table == nil || now.Table == nil || o.Kind != now.Kind {
 		if o.Kind == now.Kind && o.Create == now.Create && o.Same == now.Same {
@@ -137,7 +137,8 @@ func (t *Table) column(name string) (Column, bool) {
 	return t.Columns[i], true
 }
 
-// columnChanges describes the columns that were dropped, added or changed, or else a new order of columns.
+// columnChanges describes the columns that were dropped, added or changed. If there are none, it describes a new order of
+// columns.
 func (o Object) columnChanges(now Object, alterColumn string) (said []string) {
 	alter := "ALTER " + o.Kind + " " + o.Name
 	for _, c := range o.Columns {
@@ -166,8 +167,8 @@ func namesOf(list []Column) string {
 	return strings.Join(names, ", ")
 }
 
-// clauseChanges describes the keys, constraints and options that were dropped or added. A dropped
-// option is not reported, since a new value replaces it.
+// clauseChanges describes the keys, constraints and options that were dropped or added. Dropped options are not reported,
+// because new values replace them.
 func (o Object) clauseChanges(now Object) (said []string) {
 	alter := "ALTER " + o.Kind + " " + o.Name
 	for _, c := range o.Clauses {
@@ -187,11 +188,11 @@ func (o Object) clauseChanges(now Object) (said []string) {
 	return said
 }
 
-// isOption reports whether the clause follows the parenthesis that closes the definition.
+// isOption reports whether the clause is an option: one after the closing parenthesis of the table's definition.
 func isOption(clause string) bool { return strings.HasPrefix(clause, ")") }
 
-// Became describes how the rows changed into now; "" if they did not. An equal number of
-// rows with different content is reported only if alone: nothing else about the table changed.
+// Became describes how the rows changed into now. It returns "" if they did not change. If the number of rows is the same and
+// their content differs, Became reports this only if alone is set: nothing else about the table changed.
 func (r Rows) Became(now Rows, alone bool) string {
 	switch n := now.N - r.N; {
 	case r.N < 0 || now.N < 0:

@@ -15,8 +15,8 @@ import (
 	"mulligan/snap/cas"
 )
 
-// Engine is the engine-specific part of a driver whose snapshots are in the content store.
-// A Driver calls one method at a time.
+// Engine is the engine-specific part of a driver whose snapshots are in the content store. The Driver calls at most one method
+// at a time.
 type Engine[P Planned] interface {
 	Steps[P, cas.Root]
 
@@ -27,8 +27,8 @@ type Engine[P Planned] interface {
 	// that the store itself verifies.
 	CheckStored(ctx context.Context, root cas.Root, depth snap.Depth) error
 
-	// ReadBack reads the live state and returns its hash, or want's hash if the two states
-	// are equal by the engine's own rules. notes are for the reader of the proof.
+	// ReadBack reads the live state and returns its hash, or want's hash if the two states are equal by the engine's own rules.
+	// notes become the Notes of the snap.Proof.
 	ReadBack(ctx context.Context, p P, want cas.Root) (hash snap.Hash, notes []string, err error)
 }
 
@@ -36,7 +36,7 @@ type Engine[P Planned] interface {
 type State struct {
 	Node     cas.Hash // root node of the content
 	Hash     snap.Hash
-	Meta     any // stored as JSON in the snapshot's root; has a field "hash"
+	Meta     any // stored as JSON in the snapshot's root; must have the field "hash"
 	Position string
 	Raw      bool
 	Warnings []string
@@ -62,13 +62,12 @@ func NewDriver[T any, P planPointer[T]](r *Records, e Engine[P]) *Driver[T, P] {
 // CapturesLive returns true: a capture reads a transactionally consistent state.
 func (d *Driver[T, P]) CapturesLive() bool { return true }
 
-// Capture stores the live state under req.ID: the state at one moment between call and
-// return.
+// Capture stores the live state under req.ID. The snapshot is consistent: the state at one moment during the call.
 func (d *Driver[T, P]) Capture(ctx context.Context, req snap.CaptureRequest) (s snap.Snapshot, err error) {
 	return d.CaptureWith(ctx, "capture "+d.records.noun, req, d.engine.Read)
 }
 
-// CaptureWith is Capture with read in place of Engine.Read.
+// CaptureWith is Capture with read instead of Engine.Read.
 func (d *Driver[T, P]) CaptureWith(ctx context.Context, op string, req snap.CaptureRequest,
 	read func(context.Context, *cas.Batch) (State, error),
 ) (s snap.Snapshot, err error) {
@@ -94,7 +93,7 @@ func (d *Driver[T, P]) CaptureWith(ctx context.Context, op string, req snap.Capt
 	return s, err
 }
 
-// store makes the content of b durable under the snapshot's name.
+// store commits b, and makes the state s durable as the snapshot id.
 func (d *Driver[T, P]) store(ctx context.Context, b *cas.Batch, id snap.SnapshotID, s State) error {
 	data, err := json.Marshal(s.Meta)
 	if err != nil {
@@ -113,7 +112,7 @@ func (d *Driver[T, P]) store(ctx context.Context, b *cas.Batch, id snap.Snapshot
 	return nil
 }
 
-// HashOf returns the hash of the state that a root holds.
+// HashOf returns the hash of the state that was captured with the root.
 func HashOf(root cas.Root) (h snap.Hash, err error) {
 	const op = "read a snapshot"
 	var m struct {
@@ -129,13 +128,13 @@ func HashOf(root cas.Root) (h snap.Hash, err error) {
 	return snap.Hash(raw), nil
 }
 
-// Meta reads what a root says of its snapshot, which is an M.
+// Meta returns the State.Meta of the snapshot with this root. M must be the type of that value.
 func Meta[M any](root cas.Root) (m M, err error) {
 	err = json.Unmarshal(root.Meta, &m)
 	return m, errs.Wrap(errs.Corrupt, "read a snapshot", err)
 }
 
-// Has checks that the hash which a root was captured with is h, that of what the root holds.
+// Has returns an errs.Corrupt error unless h, the hash of the stored content, is the hash with which the root was captured.
 func Has(root cas.Root, h snap.Hash) error {
 	if was, err := HashOf(root); err != nil || was != h {
 		return errs.New(errs.Corrupt, "", "the snapshot does not have the hash it was captured with").WithHint("use another checkpoint")
@@ -143,8 +142,8 @@ func Has(root cas.Root, h snap.Hash) error {
 	return nil
 }
 
-// Classify gives err a kind and the operation, where it has none, and a hint where no space was left
-// on the file system of dir.
+// Classify adds the operation to err, and a kind if it has none. If there was no space left on the file system of dir, it adds
+// a hint.
 func Classify(op string, err error, dir string) error {
 	var known *errs.Error
 	if err != nil && !errors.As(err, &known) && errors.Is(err, unix.ENOSPC) {
@@ -153,7 +152,7 @@ func Classify(op string, err error, dir string) error {
 	return errs.Wrap(errs.Failed, op, err)
 }
 
-// Verify checks what is stored for a snapshot.
+// Verify implements snap.Driver.
 func (d *Driver[T, P]) Verify(ctx context.Context, id snap.SnapshotID, depth snap.Depth) error {
 	op := "verify " + d.records.noun + " snapshot"
 	root, err := d.records.Snapshot(op, id)
@@ -166,7 +165,7 @@ func (d *Driver[T, P]) Verify(ctx context.Context, id snap.SnapshotID, depth sna
 	return errs.Wrap(errs.Failed, op, Damaged(d.engine.CheckStored(ctx, root, depth)))
 }
 
-// Size returns how many bytes deleting exactly these snapshots together would free.
+// Size returns the bytes that deleting exactly these snapshots together would free.
 func (d *Driver[T, P]) Size(_ context.Context, ids ...snap.SnapshotID) (int64, error) {
 	return d.records.Size(ids...)
 }

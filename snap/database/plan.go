@@ -13,12 +13,12 @@ import (
 	"mulligan/snap"
 )
 
-// Phase is how far a switch got. It is durable before the work that it names begins.
+// Phase is the phase of a switch. It is saved durably before the work of the phase begins.
 type Phase string
 
 // The phases of a switch.
 const (
-	Preparing  Phase = "preparing"  // objects of the driver may exist beside the live state; Resume does not find the switch yet
+	Preparing  Phase = "preparing"  // objects of the driver may exist beside the live state; Resume does not return the switch yet
 	Prepared   Phase = "prepared"   // the live state is untouched
 	Committing Phase = "committing" // the live state may be the base, the target or partly both
 	Committed  Phase = "committed"
@@ -42,7 +42,7 @@ func NewPlan(req snap.RestoreRequest, at Phase, changes []snap.Change) Plan {
 	return Plan{ID: req.ID, Target: req.Target, Base: req.Base, Phase: at, Changes: changes}
 }
 
-// Head returns p: it is how this package finds the Plan that a driver's plan embeds.
+// Head returns p. With it, this package gets the Plan that is embedded in a driver's plan.
 func (p *Plan) Head() *Plan { return p }
 
 // There reports whether Resume may return the switch: its preparation was completed and
@@ -52,10 +52,10 @@ func (p *Plan) There() bool { return p.Phase != Preparing && p.Phase != Dropped 
 // Begun reports whether the live state may be partly base and partly target.
 func (p *Plan) Begun() bool { return p.Phase == Committing || p.Phase == Undoing }
 
-// Back reports whether the base is to be live, because of an Undo.
+// Back reports whether the live state should be the base, because of an Undo.
 func (p *Plan) Back() bool { return p.Phase == Undoing || p.Phase == Undone }
 
-// Ended returns an error if the switch is half done, so that it cannot be finished.
+// Ended returns an errs.Conflict error if a Commit or an Undo is incomplete, so that the switch cannot be finished.
 func (p *Plan) Ended(op string) error {
 	if !p.Begun() {
 		return nil
@@ -63,7 +63,7 @@ func (p *Plan) Ended(op string) error {
 	return errs.New(errs.Conflict, op, "restore %s was interrupted", p.ID).WithHint("commit it again, or undo it")
 }
 
-// Forward returns an error if the switch was undone, so that it cannot be committed.
+// Forward returns an errs.Conflict error if the switch was undone, so that it cannot be committed.
 func (p *Plan) Forward(op string) error {
 	if !p.Back() {
 		return nil
@@ -76,20 +76,20 @@ type Planned interface{ Head() *Plan }
 
 // Plans stores the plans of a database's switches on disk.
 type Plans struct {
-	dir       string // their folder
-	noun      string // what operations call the database in messages
-	name      string // of the database, in errors
+	dir       string // the folder of the plans
+	noun      string // the name of the kind of database in messages, such as "database"
+	name      string // the database's name, for errors
 	flat      bool   // each plan is a file ID.json instead of a folder
 	failpoint failpoint.Hook
 }
 
-// FlatPlans returns the Plans of a driver that keeps each plan as a file ID.json in dir. The
-// folder must exist and hold nothing else. noun is what operations call the database.
+// FlatPlans returns the Plans of a driver that keeps each plan as a file ID.json in dir. The folder must exist, and must
+// contain nothing else. noun is the name of the kind of database in messages, and name the database's name.
 func FlatPlans(dir, noun, name string, hook failpoint.Hook) *Plans {
 	return &Plans{dir: dir, noun: noun, name: name, flat: true, failpoint: hook}
 }
 
-// Folder returns the folder of the switch, in which a driver may keep files beside the plan.
+// Folder returns the folder of the switch, in which a driver may also keep files of its own.
 func (r *Plans) Folder(id snap.RestoreID) string { return filepath.Join(r.dir, string(id)) }
 
 const planFile = "plan.json"
@@ -101,7 +101,7 @@ func (r *Plans) file(id snap.RestoreID) string {
 	return filepath.Join(r.Folder(id), planFile)
 }
 
-// Load reads the plan of a switch. It returns errs.NotFound if there is none.
+// Load reads the plan of a switch. The error is of kind errs.NotFound if there is none.
 func (r *Plans) Load(op string, id snap.RestoreID, into Planned) error {
 	if !ValidName(string(id)) {
 		return r.NoSwitch(op, id)
@@ -151,8 +151,8 @@ func (r *Plans) Advance(p Planned, to Phase) error {
 	return r.failpoint.At("phase: " + string(to))
 }
 
-// Switches lists the names in the plans' folder: those of switches, and of folders that a
-// crash left without a plan.
+// Switches returns the names of the switches in the plans' folder. Some may be those of folders without a plan, which a crash
+// left.
 func (r *Plans) Switches() (names []string, err error) {
 	entries, err := os.ReadDir(r.dir)
 	for _, e := range entries {
@@ -165,7 +165,7 @@ func (r *Plans) Switches() (names []string, err error) {
 	return names, err
 }
 
-// Drop removes everything that is kept under name, the plan first: an interrupted Drop leaves
+// Drop removes the plan and the folder of the switch called name. It removes the plan first, so that an interrupted Drop leaves
 // no switch.
 func (r *Plans) Drop(name string) error {
 	if err := os.Remove(r.file(snap.RestoreID(name))); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -174,7 +174,7 @@ func (r *Plans) Drop(name string) error {
 	return errors.Join(os.RemoveAll(filepath.Join(r.dir, name)), durable.Sync(r.dir))
 }
 
-// replaceable returns an error if p, the plan under the same id (or nil), may not be replaced.
+// replaceable returns an errs.Conflict error if a new preparation may not replace the plan p. p may be nil.
 func (p *Plan) replaceable(op string) error {
 	if p == nil || p.Phase == Prepared || p.Phase == Preparing {
 		return nil

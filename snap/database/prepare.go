@@ -55,7 +55,7 @@ func (d *Switcher[T, P, S]) ends(op string, req snap.RestoreRequest, old *Plan) 
 }
 
 func (d *Switcher[T, P, S]) prepare(ctx context.Context, p, old P, target, base S) error {
-	if err := d.snapshots.Intact(ctx, base); err != nil { // or there is no way back
+	if err := d.snapshots.Intact(ctx, base); err != nil { // without the base, there would be no Undo
 		return err
 	}
 	if err := d.steps.Plan(ctx, p, old, target, base); err != nil {
@@ -81,23 +81,21 @@ func (d *Switcher[T, P, S]) prepare(ctx context.Context, p, old P, target, base 
 	return d.snapshots.Release(h.ID, h.Target, h.Base)
 }
 
-// cleanup bounds the time spent dropping what a failed preparation built. A sweep drops
-// the rest.
+// cleanup bounds the time for dropping the objects of a failed preparation. Sweep drops the remaining ones.
 const cleanup = time.Minute
 
-// dropWithin is drop with its own time limit, so that it works after ctx ended.
+// dropWithin is drop with a time limit of its own, so that it works after ctx ended.
 func (d *Switcher[T, P, S]) dropWithin(ctx context.Context, limit time.Duration, p P) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
 	defer cancel()
 	return d.drop(ctx, p)
 }
 
-// rehearsalDrop bounds the time spent dropping a rehearsal's copy. A sweep drops the
-// rest.
+// rehearsalDrop bounds the time for dropping a rehearsal's objects. Sweep drops the remaining ones.
 const rehearsalDrop = 10 * time.Second
 
-// RehearseWith runs build with the plan of a new switch named as, and drops what it built.
-// All other methods except Sweep may run meanwhile.
+// RehearseWith calls build with the plan of a new switch called as, and then drops the objects that build made. All other
+// methods except Sweep may run meanwhile.
 func (d *Switcher[T, P, S]) RehearseWith(ctx context.Context, as snap.RestoreID, id snap.SnapshotID, build func(P) error) error {
 	op := "rehearse the restore of " + d.plans.noun
 	p := P(new(T))

@@ -1,16 +1,15 @@
-// Package database is the part that all database drivers share. A [Driver] runs the steps of
-// captures and switches in order and makes the plan durable before each step; an [Engine] does
-// the engine's own work in a step. A driver whose snapshots are not in the content store uses
-// only the order of switches, as a [Switcher]. [Records] holds the names under which the content
-// store keeps a database's snapshots and the targets and bases of its switches, and the plans of
-// those switches on disk.
+// Package database has the parts that all database drivers share. A [Driver] runs the steps of captures and switches in order,
+// and makes the plan durable before each step. An [Engine] does the engine-specific work of a step. A driver whose snapshots
+// are not in the content store uses only a [Switcher], which runs the steps of switches. [Records] are the roots of a
+// database's snapshots, and of the targets and bases of its switches, in the content store, and the plans of these switches on
+// disk.
 //
 //	<driver>/<app>/<database>/snap/<snapshot>              root of a snapshot
 //	<driver>/<app>/<database>/switch/<restore>/<snapshot>  root of a switch's target or base
 //	<state folder>/switches/<restore>/plan.json            its plan; a driver may keep more beside it
 //
-// A switch has roots of its own, since its snapshots may be deleted while it needs them.
-// A switch exists exactly while its plan does: the plan is written last and removed first.
+// A switch has roots of its own, because its snapshots may be deleted while it needs them. A switch exists if and only if its
+// plan exists: the plan becomes Prepared last, and is removed first.
 package database
 
 import (
@@ -30,19 +29,19 @@ import (
 // Config names the database and says where its records are.
 type Config struct {
 	Driver    string
-	Noun      string // what operations call it in messages: "database" if ""
+	Noun      string // the name of the kind of database in messages; "" means "database"
 	App, Name string // without slashes, not beginning with a dot
 	Store     *cas.Store
-	StateDir  string         // absolute, the daemon's own, for this database alone
+	StateDir  string         // an absolute path of a folder of the daemon, for this database alone
 	Failpoint failpoint.Hook // for tests
 }
 
-// Records are the names and plans of one database. See the package comment.
+// Records are the roots and plans of one database. See the package comment.
 type Records struct {
 	*Plans
 	store  *cas.Store
 	driver string
-	prefix string // of the names of the database's roots
+	prefix string // prefix of the names of the database's roots
 }
 
 // Open returns the records of the database. It creates the folder of the plans if needed.
@@ -77,7 +76,7 @@ func (r *Records) Snapshots() []cas.Root { return r.store.Roots(r.prefix + "snap
 // All returns the roots of all snapshots and switches.
 func (r *Records) All() []cas.Root { return r.store.Roots(r.prefix) }
 
-// Snapshot returns a snapshot's root, or errs.NotFound.
+// Snapshot returns a snapshot's root. The error is of kind errs.NotFound if there is no such snapshot.
 func (r *Records) Snapshot(op string, id snap.SnapshotID) (cas.Root, error) {
 	root, err := r.store.Root(r.SnapshotRoot(id))
 	if errs.KindOf(err) == errs.NotFound {
@@ -87,7 +86,7 @@ func (r *Records) Snapshot(op string, id snap.SnapshotID) (cas.Root, error) {
 	return root, errs.Wrap(errs.Failed, op, err)
 }
 
-// Size returns how many bytes deleting exactly these snapshots together would free.
+// Size returns the bytes that deleting exactly these snapshots together would free.
 func (r *Records) Size(ids ...snap.SnapshotID) (int64, error) {
 	const op = "measure database snapshots"
 	var names []string
@@ -149,7 +148,7 @@ func (r *Records) Hold(p *Plan, target, base cas.Root) error {
 	)
 }
 
-// Held returns the roots that Hold made. A missing root is errs.Corrupt.
+// Held returns the roots that Hold made. The error is of kind errs.Corrupt if one is missing.
 func (r *Records) Held(p *Plan) (target, base cas.Root, err error) {
 	if target, err = r.store.Root(r.endRoot(p.ID, p.Target)); err == nil {
 		base, err = r.store.Root(r.endRoot(p.ID, p.Base))
@@ -157,7 +156,8 @@ func (r *Records) Held(p *Plan) (target, base cas.Root, err error) {
 	return target, base, Damaged(err)
 }
 
-// Damaged turns an error about a missing reference into errs.Corrupt.
+// Damaged returns an errs.Corrupt error for an errs.NotFound error, which means a missing object. It returns other errors
+// unchanged.
 func Damaged(err error) error {
 	if errs.KindOf(err) == errs.NotFound {
 		return &errs.Error{Kind: errs.Corrupt, Message: "a part is missing", Hint: "use another checkpoint", Err: err}
@@ -165,7 +165,7 @@ func Damaged(err error) error {
 	return err
 }
 
-// Release drops the roots of a switch, except those of keep.
+// Release drops the roots of a switch, except those of the snapshots in keep.
 func (r *Records) Release(id snap.RestoreID, keep ...snap.SnapshotID) error {
 	return r.drop(r.store.Roots(r.endRoot(id, "")), func(name string) bool {
 		return slices.ContainsFunc(keep, func(s snap.SnapshotID) bool { return name == r.endRoot(id, s) })

@@ -13,8 +13,7 @@ import (
 	"mulligan/snap"
 )
 
-// SweepSwitches drops the switches in gone, and those whose preparation was not completed. The
-// caller must be within Do.
+// SweepSwitches drops the switches in gone, and those whose preparation was not completed. It must be called within Do.
 func (d *Switcher[T, P, S]) SweepSwitches(ctx context.Context, gone []snap.RestoreID) error {
 	names, err := d.plans.Switches()
 	if err != nil {
@@ -28,14 +27,14 @@ func (d *Switcher[T, P, S]) SweepSwitches(ctx context.Context, gone []snap.Resto
 	return nil
 }
 
-// sweep drops the named switch if it is in gone or was never prepared. It returns an error if the
-// plan cannot be read, since then nothing says which state is live.
+// sweep drops the named switch if it is in gone, or if its preparation was not completed. It returns an error if the plan
+// cannot be read, because then it is unknown which state is live.
 func (d *Switcher[T, P, S]) sweep(ctx context.Context, name string, gone []snap.RestoreID) error {
 	id := snap.RestoreID(name)
 	p, err := d.load("", id)
 	switch {
 	case errs.KindOf(err) == errs.NotFound:
-		return d.plans.Drop(name) // a Drop that was interrupted
+		return d.plans.Drop(name) // Plans.Drop was interrupted after it removed the plan
 	case err != nil:
 		return err
 	case slices.Contains(gone, id) || !p.Head().There():
@@ -44,8 +43,8 @@ func (d *Switcher[T, P, S]) sweep(ctx context.Context, name string, gone []snap.
 	return nil
 }
 
-// drop drops a switch and its objects beside the live state. If the server is down or cannot
-// drop them, the plan stays as Dropped, for DropLeftovers and the next Sweep.
+// drop drops a switch and its objects beside the live state. If the server is down or cannot drop the objects, the plan stays,
+// with the phase Dropped, for DropLeftovers and the next Sweep.
 func (d *Switcher[T, P, S]) drop(ctx context.Context, p P) error {
 	h := p.Head()
 	if h.Phase != Dropped {
@@ -67,8 +66,7 @@ func (d *Switcher[T, P, S]) drop(ctx context.Context, p P) error {
 	return d.plans.Drop(string(h.ID))
 }
 
-// DropLeftovers tries to drop the remaining objects of dropped switches, and returns what still
-// exists.
+// DropLeftovers tries to drop the remaining objects of dropped switches, and returns those that still exist.
 func (d *Switcher[T, P, S]) DropLeftovers(ctx context.Context) (left []string, err error) {
 	const op = "drop what restores left on the server"
 	err = d.Do(ctx, op, func() error {
@@ -91,7 +89,7 @@ func (d *Switcher[T, P, S]) DropLeftovers(ctx context.Context) (left []string, e
 func (d *Switcher[T, P, S]) leftovers(ctx context.Context, name string) (left []string, err error) {
 	p, err := d.load("", snap.RestoreID(name))
 	if errs.KindOf(err) == errs.NotFound || err == nil && p.Head().Phase != Dropped {
-		return nil, nil // without a plan, or under way: left to Sweep
+		return nil, nil // the switch has no plan, which is left to Sweep, or is under way
 	}
 	if err != nil {
 		return nil, err

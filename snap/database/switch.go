@@ -7,7 +7,7 @@ import (
 	"mulligan/snap"
 )
 
-// dbSwitch is a restore under way. Its whole state is in the plan on disk.
+// dbSwitch is a switch under way. Its state is in the plan on disk.
 type dbSwitch[T any, P planPointer[T], S any] struct {
 	d       *Switcher[T, P, S]
 	id      snap.RestoreID
@@ -54,7 +54,7 @@ type warmer[P Planned, S any] interface {
 	Warm(ctx context.Context, p P, base S) error
 }
 
-// Warm does part of Commit's work ahead, if the engine can.
+// Warm does part of Commit's work ahead of it, if the engine can.
 func (s *dbSwitch[T, P, S]) Warm(ctx context.Context) error {
 	w, ok := s.d.steps.(warmer[P, S])
 	if !ok {
@@ -126,8 +126,8 @@ func (s *dbSwitch[T, P, S]) Check(ctx context.Context) (proof snap.Proof, err er
 	return proof, err
 }
 
-// Finish drops everything that was kept for Undo. DropLeftovers drops the parts that the server
-// cannot drop now. Finish returns an error if the restore is half done.
+// Finish drops everything that was kept for Undo. DropLeftovers later drops the parts that the server cannot drop now. Finish
+// returns an error if a Commit or an Undo is incomplete.
 func (s *dbSwitch[T, P, S]) Finish(ctx context.Context) error {
 	op := "finish the restore of " + s.d.plans.noun
 	err := s.do(ctx, op, func(p P) error {

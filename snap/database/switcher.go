@@ -12,12 +12,12 @@ import (
 // plan, and S is the engine's handle of a snapshot. A Switcher calls one method at a time. Steps
 // may return errors without a kind: Classify adds it.
 type Steps[P Planned, S any] interface {
-	// Plan fills in p, which is not saved yet, and returns an error if the target could not be
-	// restored. It changes nothing. old is the plan of an earlier preparation under the same id, or nil.
+	// Plan fills in p, which is not saved yet. It returns an error if the target cannot be restored, and changes nothing outside
+	// p. old is the plan of an earlier preparation under the same id, or nil.
 	Plan(ctx context.Context, p, old P, target, base S) error
 
-	// Build builds the target beside the live state, durably. p is saved before, so that Drop,
-	// which is called after an error, finds every object. Build may reuse the objects of old.
+	// Build durably builds the target beside the live state. p is saved before Build is called, so that Drop, which is called
+	// after an error, finds every object. Build may reuse the objects of old.
 	Build(ctx context.Context, p, old P, target, base S) error
 
 	// Stale reports whether the live state is no longer the base.
@@ -31,19 +31,19 @@ type Steps[P Planned, S any] interface {
 	// p is already saved as Undoing.
 	Undo(ctx context.Context, p P, target, base S) error
 
-	// Drop drops all objects of the switch beside the live state. If the live state is partly
-	// base and partly target, Drop makes it the base again; p.Reached tells how far the switch got.
-	// left names the objects that the server cannot drop, one phrase each.
+	// Drop drops all objects of the switch beside the live state. If the live state is partly base and partly target, Drop makes
+	// it the base again; p.Reached is the phase that the switch had reached. left names the objects that the server cannot drop,
+	// one phrase each.
 	Drop(ctx context.Context, p P) (left []string, err error)
 
-	// Classify adds the operation to err, and a kind and a hint if it has none. It returns nil for nil.
+	// Classify adds the operation to err, and a kind and a hint if err has none. It returns nil if err is nil.
 	Classify(op string, err error) error
 }
 
-// Snapshots is a driver's storage of snapshots, and of the targets and bases of its switches: a
-// snapshot may be deleted while a switch needs it.
+// Snapshots is a driver's storage of snapshots. It keeps the targets and bases of switches separately, because a snapshot may
+// be deleted while a switch needs it.
 type Snapshots[S any] interface {
-	// Snapshot returns a snapshot, or errs.NotFound.
+	// Snapshot returns a snapshot. The error is of kind errs.NotFound if there is no such snapshot.
 	Snapshot(op string, id snap.SnapshotID) (S, error)
 
 	// Intact checks that every part of a snapshot is stored.
@@ -52,10 +52,10 @@ type Snapshots[S any] interface {
 	// Hold keeps target and base for the switch whose plan is p.
 	Hold(p *Plan, target, base S) error
 
-	// Held returns the target and base that Hold keeps. A missing one is errs.Corrupt.
+	// Held returns the target and base that Hold keeps. The error is of kind errs.Corrupt if one is missing.
 	Held(p *Plan) (target, base S, err error)
 
-	// Release drops what Hold keeps for a switch, except keep.
+	// Release drops the target and base that Hold keeps for a switch, except the snapshots in keep.
 	Release(id snap.RestoreID, keep ...snap.SnapshotID) error
 }
 
@@ -72,7 +72,7 @@ type Switcher[T any, P planPointer[T], S any] struct {
 	plans     *Plans
 	snapshots Snapshots[S]
 	check     func(ctx context.Context, p P, target, base S) (snap.Proof, error)
-	mu        sync.Mutex // held during each method: the methods share the live state
+	mu        sync.Mutex // held while a method runs, because the methods share the live state
 }
 
 // NewSwitcher returns a Switcher. check reads the live state and compares it with the target or
@@ -83,7 +83,7 @@ func NewSwitcher[T any, P planPointer[T], S any](plans *Plans, in Snapshots[S], 
 	return &Switcher[T, P, S]{steps: steps, plans: plans, snapshots: in, check: check}
 }
 
-// Do calls f while no other method of the driver runs, and classifies its error.
+// Do calls f while no other method of the driver runs, and returns its error, classified with Steps.Classify.
 func (d *Switcher[T, P, S]) Do(ctx context.Context, op string, f func() error) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -93,7 +93,7 @@ func (d *Switcher[T, P, S]) Do(ctx context.Context, op string, f func() error) e
 	return d.steps.Classify(op, f())
 }
 
-// load reads the plan of a switch that has one.
+// load reads the plan of a switch.
 func (d *Switcher[T, P, S]) load(op string, id snap.RestoreID) (P, error) {
 	p := P(new(T))
 	if err := d.plans.Load(op, id, p); err != nil {
@@ -102,7 +102,8 @@ func (d *Switcher[T, P, S]) load(op string, id snap.RestoreID) (P, error) {
 	return p, nil
 }
 
-// Resumable reads the plan of a switch whose preparation was completed.
+// Resumable reads the plan of a switch. The error is of kind errs.NotFound if its preparation was not completed, or it was
+// dropped.
 func (d *Switcher[T, P, S]) Resumable(op string, id snap.RestoreID) (P, error) {
 	p, err := d.load(op, id)
 	if err == nil && !p.Head().There() {
