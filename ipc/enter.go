@@ -2,11 +2,13 @@ package ipc
 
 import (
 	"context"
+	"encoding/json"
 	"net"
 	"net/http"
 	"net/url"
 	"os"
 	"sync"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -18,8 +20,7 @@ const opEnter = "enter the fork"
 // enterProtocol is the protocol that a connection changes to, to pass an open connection.
 const enterProtocol = "mulligan-enter"
 
-// Enter returns a connection to a process that runs commands inside of a fork (package isolate). end must be called after the command
-// has ended.
+// Enter returns a connection for RunInside. end must be called after the command has ended.
 func (c *Client) Enter(ctx context.Context, app, fork string) (conn *net.UnixConn, end func(), err error) {
 	var mu sync.Mutex
 	var raw net.Conn
@@ -125,4 +126,68 @@ func PassConn(w http.ResponseWriter, r *http.Request, pass *net.UnixConn) error 
 	}
 	_, _ = buffered.ReadByte() // until the client ends the connection
 	return nil
+}
+
+// Messages on a connection that leads into a fork are lines of JSON. The client sends one InsideRequest with three descriptors, then
+// any number of InsideSignals. The process inside answers with one InsideAnswer.
+type (
+	InsideRequest struct {
+		Args, Env []string
+		Dir       string
+	}
+	InsideSignal struct{ Signal int }
+	InsideAnswer struct {
+		Status  int    // as a shell would give it
+		Problem string // why the command did not run
+	}
+)
+
+// MaxInside bounds an InsideRequest in bytes.
+const MaxInside = 1 << 20
+
+// Command is a command to be run inside of a fork.
+type Command struct {
+	Args, Env []string
+	Dir       string
+	Files     [3]*os.File // its standard input, output and error
+}
+
+// RunInside runs a command inside of the fork that conn leads to, and returns its exit status. The values of signals are sent to the
+// command's process group. When the caller ends or closes conn, the command gets SIGHUP. A connection is good for one command;
+// RunInside closes it.
+func RunInside(conn *net.UnixConn, c Command, signals <-chan os.Signal) (status int, err error) {
+	defer conn.Close()
+	rights := unix.UnixRights(int(c.Files[0].Fd()), int(c.Files[1].Fd()), int(c.Files[2].Fd()))
+	text, err := json.Marshal(InsideRequest{Args: c.Args, Env: c.Env, Dir: c.Dir})
+	if err != nil {
+		return 0, err
+	}
+	if len(text) >= MaxInside {
+		return 0, errs.New(errs.Invalid, opEnter, "arguments and environment have %d bytes, and may have %d", len(text), MaxInside)
+	}
+	if _, _, err := conn.WriteMsgUnix(append(text, '\n'), rights, nil); err != nil {
+		return 0, err
+	}
+	done := make(chan struct{})
+	defer close(done)
+	go func() {
+		for {
+			select {
+			case s := <-signals:
+				if n, ok := s.(syscall.Signal); ok {
+					_ = json.NewEncoder(conn).Encode(InsideSignal{int(n)}) // the command may have ended
+				}
+			case <-done:
+				return
+			}
+		}
+	}()
+	var a InsideAnswer
+	if err := json.NewDecoder(conn).Decode(&a); err != nil {
+		return 0, errs.New(errs.Unavailable, opEnter, "the fork ended").WithHint("start it again: mulligan forks shows its state")
+	}
+	if a.Problem != "" {
+		return 0, errs.New(errs.Failed, opEnter, "%s", a.Problem)
+	}
+	return a.Status, nil
 }

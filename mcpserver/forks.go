@@ -3,6 +3,7 @@ package mcpserver
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
@@ -18,6 +19,12 @@ type forkIn struct {
 
 type forksIn struct {
 	App ipc.AppID `json:"app_id,omitempty" jsonschema:"default: this folder's"`
+}
+
+type compareIn struct {
+	App     ipc.AppID `json:"app_id,omitempty" jsonschema:"default: this folder's"`
+	Names   []string  `json:"names,omitempty"`
+	Command string    `json:"command,omitempty" jsonschema:"a shell command, run in each"`
 }
 
 type keepIn struct {
@@ -36,6 +43,12 @@ type forksOut struct {
 	Forks        []forkOut `json:"forks"`
 	SessionToken string    `json:"session_token"`
 	Next         string    `json:"next"`
+}
+
+type compareOut struct {
+	Forks        []ipc.ComparedFork `json:"forks"`
+	SessionToken string             `json:"session_token"`
+	Next         string             `json:"next"`
 }
 
 // forkOut describes a fork to a model: where it can be edited, and where it answers.
@@ -88,6 +101,29 @@ func (t tools) forks(ctx context.Context, _ *mcp.CallToolRequest, in forksIn) (*
 	out.Next = callOf("fork_app", app.ID) + " makes a fork"
 	if len(out.Forks) > 0 {
 		out.Next = callOf("keep_fork", app.ID, "name", out.Forks[0].Name) + " takes the app to this fork's state"
+	}
+	return nil, out, nil
+}
+
+func (t tools) compare(ctx context.Context, _ *mcp.CallToolRequest, in compareIn) (*mcp.CallToolResult, compareOut, error) {
+	what := invocation{tool: "compare_forks", app: in.App}
+	app, err := t.app(ctx, &what)
+	if err != nil {
+		return nil, compareOut{}, failed(err, what)
+	}
+	req := ipc.CompareRequest{Names: in.Names}
+	if in.Command != "" {
+		req.Command = []string{"/bin/sh", "-c", in.Command}
+	}
+	res, err := t.client.CompareForks(ctx, string(app.ID), req)
+	if err != nil {
+		return nil, compareOut{}, failedFork(err, what)
+	}
+	out := compareOut{Forks: res.Forks, SessionToken: sessionToken(app), Next: callOf("fork_app", app.ID) + " makes a fork"}
+	for _, f := range slices.Backward(res.Forks) { // the first good one is named
+		if (f.Healthy == nil || *f.Healthy) && (f.Command == nil || f.Command.ExitCode == 0 && f.Command.Problem == "") {
+			out.Next = callOf("keep_fork", app.ID, "name", f.Name) + " takes the app to this fork's state"
+		}
 	}
 	return nil, out, nil
 }

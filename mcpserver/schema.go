@@ -80,6 +80,12 @@ func forksSchema() *jsonschema.Schema {
 	return s
 }
 
+func compareSchema() *jsonschema.Schema {
+	s := object("forks array", "session_token string", "next string")
+	s.Properties["forks"].Items = object("name string", "state string")
+	return s
+}
+
 func keepSchema() *jsonschema.Schema {
 	return object("rolled_back boolean", "stages array", "warnings array", "session_token string", "next string")
 }

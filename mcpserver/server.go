@@ -26,6 +26,7 @@ type API interface {
 	Fork(ctx context.Context, app string, req ipc.ForkRequest) (ipc.ForkList, error)
 	Forks(ctx context.Context, app string) (ipc.ForkList, error)
 	Keep(ctx context.Context, app, fork string, req ipc.KeepRequest) (ipc.RollbackResult, error)
+	CompareForks(ctx context.Context, app string, req ipc.CompareRequest) (ipc.Comparison, error)
 	DropFork(ctx context.Context, app, fork string) error
 	Rollback(ctx context.Context, app string, id ipc.CheckpointID, req ipc.RollbackRequest, onStage func(ipc.Stage)) (ipc.RollbackResult, error)
 }

@@ -339,7 +339,7 @@ func TestEveryProtocolVersion(t *testing.T) {
 				t.Errorf("capabilities %+v", c)
 			}
 			l, err := cs.ListTools(t.Context(), nil)
-			if err != nil || len(l.Tools) != 12 {
+			if err != nil || len(l.Tools) != 13 {
 				t.Errorf("%v, %v", l, err)
 			}
 			if a := call(t, cs, "create_checkpoint", nil); a.IsError {

@@ -49,6 +49,7 @@ func addTools(s *mcp.Server, t tools) {
 		"Make running copies of the app, each with its own folder and data, to try several ways side by side. The app itself is not touched.",
 		hints{}, forksSchema(), t.fork)
 	add(s, usages, "list_forks", "List the app's forks.", hints{readOnly: true, idempotent: true}, forksSchema(), t.forks)
+	add(s, usages, "compare_forks", "What each fork changed, whether it is healthy, and how a command ends in it.", hints{readOnly: true}, compareSchema(), t.compare)
 	add(s, usages, "keep_fork",
 		"Take the app to a fork's present state, and drop the fork. A safety checkpoint comes first.",
 		hints{destructive: true}, keepSchema(), t.keep)

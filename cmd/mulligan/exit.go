@@ -38,7 +38,10 @@ func (i interrupted) Error() string { return i.op + ": " + i.message }
 // exitCode returns the exit code for err, which must not be nil.
 func exitCode(ctx context.Context, err error) int {
 	var back recovered
+	var inside ended
 	switch {
+	case errors.As(err, &inside):
+		return inside.status
 	case errors.As(err, &back):
 		return exitRecovered
 	case ctx.Err() != nil:
@@ -61,6 +64,9 @@ func exitCode(ctx context.Context, err error) int {
 
 // report prints err on standard error, as one line or as JSON.
 func (c *cli) report(ctx context.Context, err error) {
+	if errors.As(err, new(ended)) {
+		return // the command's own output says what failed
+	}
 	body := describe(ctx, err)
 	if c.out.JSON {
 		// If standard error itself fails, there is nowhere to report it.

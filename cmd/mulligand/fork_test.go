@@ -150,6 +150,11 @@ func TestForksByMCP(t *testing.T) {
 	if list := call("list_forks", nil, false).Forks; len(list) != 2 {
 		t.Errorf("listed are %+v", list)
 	}
+	compared := call("compare_forks", map[string]any{"command": "cat page.html; grep -q repaired page.html"}, false)
+	if len(compared.Forks) != 2 || !strings.Contains(compared.Next, `keep_fork(`) || !strings.Contains(compared.Next, "name='"+made[1].Name+"'") {
+		t.Errorf("compare_forks answers %+v", compared)
+	}
+	call("compare_forks", map[string]any{"names": []string{"none"}}, true)
 	call("keep_fork", map[string]any{"name": "none"}, true)
 	call("fork_app", map[string]any{"checkpoint_id": "cp-000000000000"}, true)
 	call("keep_fork", map[string]any{"name": made[1].Name, "dry_run": true}, false)

@@ -38,6 +38,10 @@ func TestMain(m *testing.M) {
 		serveApp(os.Args[2:])
 		return
 	}
+	if len(os.Args) > 2 && os.Args[1] == "visit" {
+		fmt.Print(visit(context.Background(), os.Args[2]))
+		return
+	}
 	if len(os.Args) > 4 && os.Args[1] == "serve-shop" {
 		serveShop(os.Args[2], os.Args[3], os.Args[4])
 	}

@@ -80,6 +80,19 @@ func (s *Set) Condition(ctx context.Context, a *App, now systemd.Status) (runnin
 	return running, &well
 }
 
+// PresentCondition asks the app's unit for its state, and reports whether the app runs and is healthy; nil means unknown.
+func (s *Set) PresentCondition(ctx context.Context, a *App) (running, healthy *bool, err error) {
+	var now systemd.Status
+	if unit := a.Unit(); unit != nil {
+		if now, err = unit.State(ctx); err != nil {
+			return nil, nil, err
+		}
+	}
+	running, healthy = s.Condition(ctx, a, now)
+	return running, healthy, nil
+}
+
+// CheckHealth waits until the app is healthy, and returns an error if it is not in time.
 func (s *Set) CheckHealth(ctx context.Context, a *App) error {
 	opts, err := s.healthOptions(a)
 	if err != nil {

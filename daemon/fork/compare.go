@@ -12,7 +12,6 @@ import (
 	"mulligan/daemon/layer"
 	"mulligan/errs"
 	"mulligan/ipc"
-	"mulligan/systemd"
 )
 
 const (
@@ -96,14 +95,8 @@ func (s *Service) named(ctx context.Context, who ipc.Caller, ref string, names [
 func (s *Service) compare(ctx context.Context, a *app.App, command []string, patience time.Duration) (res ipc.ComparedFork, err error) {
 	rec := a.Rec()
 	res = ipc.ComparedFork{Name: rec.Fork.Name, AppID: rec.ID, State: a.View(ctx).State, Changes: []ipc.DiffChange{}}
-	if unit := a.Unit(); unit != nil {
-		var now systemd.Status
-		if now, err = unit.State(ctx); err != nil {
-			return res, err
-		}
-		_, res.Healthy = s.apps.Condition(ctx, a, now)
-	} else {
-		_, res.Healthy = s.apps.Condition(ctx, a, systemd.Status{})
+	if _, res.Healthy, err = s.apps.PresentCondition(ctx, a); err != nil {
+		return res, err
 	}
 	if err := s.changes(ctx, a, &res); err != nil {
 		return res, err

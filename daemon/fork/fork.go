@@ -169,6 +169,7 @@ func (s *Service) make(ctx context.Context, who ipc.Caller, parent *app.App, ori
 
 // fill brings the fork to its origin, and starts it.
 func (s *Service) fill(ctx context.Context, parent, a *app.App, origin store.Checkpoint, req ipc.ForkRequest) error {
+	origin.Pinned = true // what the fork changed is known as long as the fork exists
 	cp, err := s.adopt(ctx, parent, a, origin, "the state of "+string(origin.ID)+" of "+parent.Rec().Slug)
 	if err != nil {
 		return err
@@ -220,7 +221,7 @@ func (s *Service) seed(ctx context.Context, parent, a *app.App, cp store.Checkpo
 	return nil
 }
 
-// adopt makes a checkpoint of to that holds the same states as one of from.
+// adopt makes a checkpoint of to that holds the same states as one of from, and is pinned if that is.
 func (s *Service) adopt(ctx context.Context, from, to *app.App, cp store.Checkpoint, notes string) (made store.Checkpoint, err error) {
 	for _, a := range []*app.App{from, to} {
 		release, err := s.apps.Acquire(ctx, a, "fork", accounts.Self())
@@ -234,7 +235,7 @@ func (s *Service) adopt(ctx context.Context, from, to *app.App, cp store.Checkpo
 		return made, err
 	}
 	made.Checkpoint = cp.Checkpoint
-	made.ID, made.AppID, made.Pinned, made.Notes = ipc.CheckpointID(records.NewID("cp-")), to.Rec().ID, false, &notes
+	made.ID, made.AppID, made.Notes = ipc.CheckpointID(records.NewID("cp-")), to.Rec().ID, &notes
 	made.Trigger = ipc.TriggerManual
 	for i, l := range to.Layers() {
 		if err := s.opt.Failpoint.At("adopt " + string(l.Name)); err != nil {
@@ -403,6 +404,7 @@ func (s *Service) KeepFork(ctx context.Context, who ipc.Caller, ref, name string
 	if err != nil {
 		return res, err
 	}
+	state.Pinned = false
 	cp, err := s.adopt(ctx, a, parent, state, fmt.Sprintf("fork %s", a.Rec().Fork.Name))
 	if err != nil {
 		return res, errs.Wrap(errs.Failed, op, err)

@@ -11,24 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mulligan/errs"
+	"mulligan/ipc"
 )
-
-// Messages on the control socket are packets of JSON. A client sends one request with three descriptors, then any number of
-// signals; the init answers with the process's end, or why it did not begin.
-type (
-	request struct {
-		Args, Env []string
-		Dir       string
-	}
-	signalled struct{ Signal int }
-	answer    struct {
-		Status  int    // as a shell would give it
-		Problem string // why the command did not run
-	}
-)
-
-// maxRequest bounds a message in bytes: arguments and environment.
-const maxRequest = 1 << 20
 
 // Dial connects to the init whose control socket is at path. The error is of kind errs.Unavailable if no init listens there.
 func Dial(path string) (*net.UnixConn, error) {
@@ -37,53 +21,6 @@ func Dial(path string) (*net.UnixConn, error) {
 		return nil, errs.Wrap(errs.Unavailable, "enter the fork", err)
 	}
 	return conn, err
-}
-
-// Command is a command to be run inside of a fork.
-type Command struct {
-	Args, Env []string
-	Dir       string
-	Files     [3]*os.File // its standard input, output and error
-}
-
-// Exec runs a command inside of the fork whose init conn leads to, and returns its exit status. The values of signals are sent to the
-// command's process group. When the caller ends or closes conn, the command gets SIGHUP. A connection is good for one command; Exec
-// closes it.
-func Exec(conn *net.UnixConn, c Command, signals <-chan os.Signal) (status int, err error) {
-	defer conn.Close()
-	rights := unix.UnixRights(int(c.Files[0].Fd()), int(c.Files[1].Fd()), int(c.Files[2].Fd()))
-	text, err := json.Marshal(request{Args: c.Args, Env: c.Env, Dir: c.Dir})
-	if err != nil {
-		return 0, err
-	}
-	if len(text) >= maxRequest {
-		return 0, errs.New(errs.Invalid, "exec", "arguments and environment have %d bytes, and may have %d", len(text), maxRequest)
-	}
-	if _, _, err := conn.WriteMsgUnix(append(text, '\n'), rights, nil); err != nil {
-		return 0, err
-	}
-	done := make(chan struct{})
-	defer close(done)
-	go func() {
-		for {
-			select {
-			case s := <-signals:
-				if n, ok := s.(syscall.Signal); ok {
-					_ = json.NewEncoder(conn).Encode(signalled{int(n)}) // the command may have ended
-				}
-			case <-done:
-				return
-			}
-		}
-	}()
-	var a answer
-	if err := json.NewDecoder(conn).Decode(&a); err != nil {
-		return 0, errs.New(errs.Unavailable, "exec", "the fork ended").WithHint("start it again: mulligan forks shows its state")
-	}
-	if a.Problem != "" {
-		return 0, errs.New(errs.Failed, "exec", "%s", a.Problem)
-	}
-	return a.Status, nil
 }
 
 // exits hands the ends of processes to those who wait for them.
@@ -121,19 +58,19 @@ func (in *inside) exec(c *net.UnixConn) {
 	r, files, err := receive(c)
 	defer closeAll(&files)
 	if err != nil {
-		_ = json.NewEncoder(c).Encode(answer{Problem: err.Error()}) // the client may be gone
+		_ = json.NewEncoder(c).Encode(ipc.InsideAnswer{Problem: err.Error()}) // the client may be gone
 		return
 	}
 	watch := make(chan syscall.WaitStatus, 1)
 	pid, err := in.start(command{Path: r.Args[0], Args: r.Args, Env: r.Env, Dir: r.Dir}, files, watch)
 	if err != nil {
-		_ = json.NewEncoder(c).Encode(answer{Problem: err.Error()}) // the client may be gone
+		_ = json.NewEncoder(c).Encode(ipc.InsideAnswer{Problem: err.Error()}) // the client may be gone
 		return
 	}
 	ended := make(chan struct{})
 	go func() {
 		for d := json.NewDecoder(c); ; {
-			var s signalled
+			var s ipc.InsideSignal
 			if d.Decode(&s) != nil {
 				s.Signal = int(unix.SIGHUP) // the client is gone
 			}
@@ -154,11 +91,11 @@ func (in *inside) exec(c *net.UnixConn) {
 	}()
 	ws := <-watch
 	close(ended)
-	_ = json.NewEncoder(c).Encode(answer{Status: exitStatus(ws)}) // the client may be gone
+	_ = json.NewEncoder(c).Encode(ipc.InsideAnswer{Status: exitStatus(ws)}) // the client may be gone
 }
 
 // receive reads a request and its three descriptors.
-func receive(c *net.UnixConn) (r request, files []*os.File, err error) {
+func receive(c *net.UnixConn) (r ipc.InsideRequest, files []*os.File, err error) {
 	var text []byte
 	buf, oob := make([]byte, 64<<10), make([]byte, unix.CmsgSpace(3*4))
 	for len(text) == 0 || text[len(text)-1] != '\n' {
@@ -166,7 +103,7 @@ func receive(c *net.UnixConn) (r request, files []*os.File, err error) {
 		if err != nil {
 			return r, files, err
 		}
-		if n == 0 || len(text)+n > maxRequest {
+		if n == 0 || len(text)+n > ipc.MaxInside {
 			return r, files, errors.New("the request is too long or was cut off")
 		}
 		text = append(text, buf[:n]...)

@@ -8,7 +8,7 @@
 //
 //   - It forwards connections from listeners of the host, which it inherited, to the app's ports or sockets inside ([Front]).
 //   - It listens inside where the parent's databases listen, and forwards to the Unix sockets of the fork's own ([Back]).
-//   - It starts further commands inside for those who ask at its control socket ([Exec]).
+//   - It starts further commands inside for those who ask at its control socket ([Dial]).
 //   - It reaps processes whose parents are gone.
 //
 // When the init ends, the kernel ends all other processes of the namespaces, and removes their mounts: nothing stays behind,

@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"mulligan/ipc"
 	"mulligan/privsep"
 	"mulligan/testkit"
 )
@@ -203,7 +204,7 @@ func runInside(control, dir string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	status, err := Exec(conn, Command{Args: []string{"sh", "-c", "cat page; pwd; ls /proc | grep -c '^[0-9]'; grep NoNewPrivs /proc/self/status; grep CapEff /proc/self/status; exit 7"},
+	status, err := ipc.RunInside(conn, ipc.Command{Args: []string{"sh", "-c", "cat page; pwd; ls /proc | grep -c '^[0-9]'; grep NoNewPrivs /proc/self/status; grep CapEff /proc/self/status; exit 7"},
 		Env: []string{"PATH=/usr/bin:/bin"}, Dir: dir, Files: [3]*os.File{null, w, w}}, nil)
 	w.Close()
 	out, _ := io.ReadAll(r)

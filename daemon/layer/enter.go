@@ -17,9 +17,10 @@ import (
 	"mulligan/daemon/store"
 	"mulligan/daemon/supervise"
 	"mulligan/errs"
+	"mulligan/ipc"
 )
 
-// Enter connects to a process that runs commands inside of a fork ([isolate.Exec]): the init of the fork's command, or, if that does
+// Enter connects to a process that runs commands inside of a fork ([ipc.RunInside]): the init of the fork's command, or, if that does
 // not run, one without a command. end must be called; it ends an init without a command with everything that runs inside.
 func (b *Binder) Enter(rec store.App) (conn *net.UnixConn, end func(), err error) {
 	const op = "enter the fork"
@@ -109,7 +110,7 @@ func (b *Binder) RunInside(ctx context.Context, rec store.App, argv []string, ma
 	signals := make(chan os.Signal, 1)
 	stop := context.AfterFunc(ctx, func() { signals <- syscall.SIGKILL })
 	env := append(supervise.Environment(acc.User()), "LANG=C.UTF-8", "PWD="+rec.Fork.ParentPath)
-	ran.Status, err = isolate.Exec(conn, isolate.Command{
+	ran.Status, err = ipc.RunInside(conn, ipc.Command{
 		Args: argv, Env: env, Dir: rec.Fork.ParentPath, Files: [3]*os.File{null, in, in},
 	}, signals)
 	ran.Late = !stop()
