@@ -32,7 +32,7 @@ func TestInspector(t *testing.T) {
 			names = append(names, tool.(map[string]any)["name"].(string))
 		}
 		slices.Sort(names)
-		want := []string{"create_checkpoint", "delete_checkpoint", "diff_checkpoint", "drop_fork", "fork_app", "keep_fork", "list_checkpoints", "list_forks", "pin_checkpoint",
+		want := []string{"compare_forks", "create_checkpoint", "delete_checkpoint", "diff_checkpoint", "drop_fork", "fork_app", "keep_fork", "list_checkpoints", "list_forks", "pin_checkpoint",
 			"revert_conversation_writes", "rollback_app", "set_conversation_checkpoint"}
 		if !slices.Equal(names, want) {
 			t.Errorf("%s: tools %v", era, names)
