@@ -85,6 +85,51 @@ type CommandRun struct {
 	Problem  string  `json:"problem,omitempty"` // why it did not run
 }
 
+// BisectRequest asks for the first checkpoint at which a command fails.
+type BisectRequest struct {
+	Good    CheckpointID `json:"good,omitempty"`    // a checkpoint that is good; empty: one is looked for
+	Bad     CheckpointID `json:"bad,omitempty"`     // a later one that is bad; empty: the present state
+	Command []string     `json:"command,omitempty"` // runs inside of forks: 0 is good, 125 skips, all else is bad; empty: the app's health check
+	Start   bool         `json:"start,omitempty"`   // the app is started in each fork before the command
+	Jobs    int          `json:"jobs,omitempty"`    // forks at a time; 0 is 1
+	Timeout string       `json:"timeout,omitempty"` // of the command; empty: ten minutes
+}
+
+// The outcomes of a bisect.
+const (
+	BisectFound  = "found"       // Bad directly follows Good
+	BisectRange  = "range"       // the checkpoints between Good and Bad were skipped
+	BisectUnsure = "cannot_tell" // the command answers now this, now that
+)
+
+// BisectResult is the answer to a BisectRequest.
+type BisectResult struct {
+	Outcome      string         `json:"outcome"`
+	Good         *Checkpoint    `json:"good"` // the last good checkpoint; null unless something was found
+	Bad          *Checkpoint    `json:"bad"`  // the first bad one
+	Skipped      []CheckpointID `json:"skipped"`
+	Turns        []Turn         `json:"turns"`   // that wrote between Good and Bad
+	Changes      []DiffChange   `json:"changes"` // the first differences between Good and Bad
+	ChangesTotal int            `json:"changes_total"`
+	Runs         []BisectRun    `json:"runs"`
+}
+
+// BisectRun is one test.
+type BisectRun struct {
+	CheckpointID CheckpointID `json:"checkpoint_id"`
+	Verdict      string       `json:"verdict"` // good, bad or skip
+	ExitCode     int          `json:"exit_code"`
+	TimedOut     bool         `json:"timed_out,omitempty"`
+	Seconds      float64      `json:"seconds"` // with the making of the fork
+	Output       string       `json:"output"`
+	Problem      string       `json:"problem,omitempty"` // why there could be no fork of the checkpoint
+}
+
+// Bisect finds the first checkpoint at which a command fails.
+func (c *Client) Bisect(ctx context.Context, app string, req BisectRequest) (BisectResult, error) {
+	return askApp[BisectResult](ctx, c, http.MethodPost, app, nil, req, "bisect")
+}
+
 // Fork makes forks of an app.
 func (c *Client) Fork(ctx context.Context, app string, req ForkRequest) (ForkList, error) {
 	return askApp[ForkList](ctx, c, http.MethodPost, app, nil, req, "forks")

@@ -119,7 +119,7 @@ func newRoot(c *cli, args []string) *cobra.Command {
 		newCreate(c), newList(c), newShow(c), newVerify(c),
 		newRollback(c), newUndo(c), newRedo(c), newRevert(c),
 		newPin(c), newUnpin(c), newDelete(c), newPrune(c),
-		newFork(c), newForks(c), newExec(c), newCompare(c), newKeep(c), newDrop(c),
+		newFork(c), newForks(c), newExec(c), newCompare(c), newBisect(c), newKeep(c), newDrop(c),
 		newStatus(c), newDoctor(c), newUI(c), newToken(c), newDiff(c), newTurns(c), newLog(c),
 		newMCP(c), newHook(c), newInstall(c), newUninstall(c), newCompletion(c), newMan(c), newVersion(c),
 	)

@@ -55,3 +55,12 @@ func (svc *Service) postEnter(w http.ResponseWriter, r *http.Request, who ipc.Ca
 	defer conn.Close() // the client has a duplicate
 	return ipc.PassConn(w, r, conn)
 }
+
+func (svc *Service) postBisect(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+	var req ipc.BisectRequest
+	if err := ipc.ReadJSON(r, &req, 0); err != nil {
+		return err
+	}
+	res, err := svc.forks.Bisect(r.Context(), who, r.PathValue("app"), req)
+	return answer(w, http.StatusOK, res, err)
+}

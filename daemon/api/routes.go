@@ -91,6 +91,8 @@ func (svc *Service) routes() []route {
 			status: http.StatusSwitchingProtocols, serve: svc.postEnter},
 		{pattern: "POST " + forksPath + "/compare", about: "What forks changed since their origin, and how they are", need: write, body: ipc.CompareRequest{},
 			answer: ipc.Comparison{}, serve: svc.postCompare},
+		{pattern: "POST " + appPath + "/bisect", about: "Find the first checkpoint at which a command fails, in forks", need: write, body: ipc.BisectRequest{},
+			answer: ipc.BisectResult{}, serve: svc.postBisect},
 		{pattern: "DELETE " + forksPath + "/{fork}", about: "Drop a fork and all that was made for it", need: write, status: http.StatusNoContent, serve: svc.deleteFork},
 
 		{pattern: "GET " + appPath + "/audit", about: "What was done to the app, newest first", need: read, query: "limit verify", answer: ipc.AuditList{}, serve: svc.getAudit},

@@ -119,7 +119,7 @@ func (s *Service) changes(ctx context.Context, a *app.App, res *ipc.ComparedFork
 		}
 		return nil
 	}
-	first := all[0]
+	first := all[len(all)-1]
 	for offset := 0; ; {
 		d, err := s.checkpoints.Diff(ctx, accounts.Self(), string(a.Rec().ID), first.ID, ipc.DiffQuery{Offset: offset})
 		if err != nil {

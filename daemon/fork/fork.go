@@ -169,6 +169,17 @@ func (s *Service) make(ctx context.Context, who ipc.Caller, parent *app.App, ori
 
 // fill brings the fork to its origin, and starts it.
 func (s *Service) fill(ctx context.Context, parent, a *app.App, origin store.Checkpoint, req ipc.ForkRequest) error {
+	if err := s.restore(ctx, parent, a, origin, req); err != nil {
+		return err
+	}
+	if err := s.opt.Failpoint.At("fork: filled"); err != nil {
+		return err
+	}
+	return s.registry.ForkMade(ctx, a)
+}
+
+// restore takes a new fork to its origin.
+func (s *Service) restore(ctx context.Context, parent, a *app.App, origin store.Checkpoint, req ipc.ForkRequest) error {
 	origin.Pinned = true // what the fork changed is known as long as the fork exists
 	cp, err := s.adopt(ctx, parent, a, origin, "the state of "+string(origin.ID)+" of "+parent.Rec().Slug)
 	if err != nil {
@@ -187,13 +198,7 @@ func (s *Service) fill(ctx context.Context, parent, a *app.App, origin store.Che
 		return err
 	}
 	// Its safety checkpoint is of an empty folder, where neither redo nor anybody else should go.
-	if err := s.checkpoints.Delete(ctx, accounts.Self(), string(a.Rec().ID), res.SafetyCheckpoint.ID); err != nil {
-		return err
-	}
-	if err := s.opt.Failpoint.At("fork: filled"); err != nil {
-		return err
-	}
-	return s.registry.ForkMade(ctx, a)
+	return s.checkpoints.Delete(ctx, accounts.Self(), string(a.Rec().ID), res.SafetyCheckpoint.ID)
 }
 
 // seed copies what the parent still has of the fork's first checkpoint, which is faster than to restore it from the content store. The
