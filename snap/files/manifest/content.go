@@ -160,7 +160,7 @@ func StoredSize(s *cas.Store, e *Entry) int64 {
 	}
 	data, refs, err := s.Node(e.Hash)
 	if err != nil {
-		return e.Size // checkContents reports the damage
+		return e.Size // the check of the contents reports the damage
 	}
 	l, err := decodeLarge(data, refs)
 	if err != nil {

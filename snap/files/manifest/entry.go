@@ -17,7 +17,7 @@ type Entry struct {
 	Mode     uint32 // st_mode: the type and all twelve permission bits
 	Uid, Gid uint32
 	Mount    bool // a mount point; its other fields are unknown
-	Loose    bool // a folder whose mtime is ignored, because excluded files in it change it
+	Loose    bool // a folder whose mtime is ignored, because a file of another driver is in it
 	Mtime    inode.Time
 	Size     int64     // of a regular file
 	Hash     snap.Hash // of a file's content (zero if empty), or of a folder's node

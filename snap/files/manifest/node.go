@@ -71,7 +71,7 @@ type HashState uint8
 const (
 	Outdated HashState = iota // the entries have changed since the hash was computed
 	Hashed                    // the hash is that of the entries
-	Stored                    // also, the nodes of the folder and of the folders below it are stored in the epoch that is being written
+	Stored                    // also, its node and those below it are stored in the epoch that is being written
 )
 
 // AssignGroups sets the hard-link group of every file that has several names in the tree to the first of these paths. A file

@@ -13,7 +13,7 @@ import (
 
 // MappedToWrite returns the inode numbers of files on the device dev that a process has mapped shared and writable. It sees
 // only processes that this process may inspect. On filesystems that show another device number there (btrfs, overlayfs), it
-// returns the files of all devices that are no disk. A number too many costs only a reading.
+// returns the files of all devices that are not disks. A number too many costs only a reading.
 func MappedToWrite(dev uint64) map[uint64]bool {
 	out := map[uint64]bool{}
 	list, err := os.ReadDir("/proc")

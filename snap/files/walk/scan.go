@@ -334,7 +334,8 @@ func (s *Scan) count(files int, bytes int64) error {
 		WithHint("exclude paths that need no restore (exclude = [\"node_modules/\"] in the app's file), or raise [limits] in mulligand.toml")
 }
 
-// Failed translates the error of a system call into ErrMoved or an error for people.
+// Failed translates the error of a system call into ErrMoved or an error for people. It returns errors that the walk handles
+// as they are.
 func (s *Scan) Failed(path string, err error) error {
 	switch {
 	case errors.Is(err, errGrew), errors.Is(err, ErrMoved), errors.Is(err, unix.EXDEV), errors.Is(err, io.ErrUnexpectedEOF):
