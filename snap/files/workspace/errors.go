@@ -10,7 +10,8 @@ import (
 	"mulligan/errs"
 )
 
-// Wrap is errs.Wrap, but says no operation twice.
+// Wrap is like errs.Wrap, but does not add the operation op a second time. An error of a cancelled context becomes one of kind
+// errs.Unavailable.
 func Wrap(k errs.Kind, op string, err error) error {
 	if e, ok := err.(*errs.Error); ok && e.Op == op {
 		return err
@@ -25,13 +26,13 @@ func Cancelled(err error) bool {
 	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }
 
-// Leased is the error for a file that another process has leased and does not give back.
+// Leased returns the error for a file that another process has leased and does not give back.
 func Leased(op, path string) error {
 	return errs.New(errs.Busy, op, "%s is leased by another program, which was asked to give it back and has not (fcntl F_SETLEASE)", path).
 		WithHint("stop that program (lslocks names it), or try again in a minute: the kernel ends the lease after fs.lease-break-time seconds")
 }
 
-// Cause is the system's error without the path that the message has already.
+// Cause returns the system's error without the path, which the message has already.
 func Cause(err error) error {
 	var p *os.PathError
 	if errors.As(err, &p) {
