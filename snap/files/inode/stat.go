@@ -36,7 +36,7 @@ func (t Time) Spec() unix.Timespec {
 	return unix.Timespec{Sec: t.Sec, Nsec: int64(t.Nsec)}
 }
 
-// Nanos returns t in nanoseconds since 1970. It overflows for years before 1678 and after 2262.
+// Nanos returns t in nanoseconds since 1970. It wraps for years before 1678 and after 2262.
 func (t Time) Nanos() int64 { return t.Sec*1e9 + int64(t.Nsec) }
 
 // StatAt returns the Stat of name in the folder dir, or that of dir if name is empty. It asks the filesystem even if the kernel

@@ -18,9 +18,9 @@ var (
 		"/usr/bin", "/usr/sbin", "/usr/lib", "/usr/share", "/usr/include", "/var/lib/mulligan"}
 )
 
-// CheckRoot returns an error if dir may not be a workspace. dir must be an existing folder, given by its true absolute path,
-// and no folder of the system or whole home folder, which a restore would take back as a whole. Errors are of kind
-// errs.Invalid, errs.NotFound or errs.Denied.
+// CheckRoot returns an error if dir may not be a workspace. dir must be an existing folder, given by its absolute path without
+// symbolic links. It must be neither a folder of the system nor a home folder nor a folder that contains a home folder, because a
+// restore would take all of that back. Errors are of kind errs.Invalid, errs.NotFound, errs.Denied or errs.Failed.
 func CheckRoot(dir string) error {
 	const op = "check workspace"
 	if !filepath.IsAbs(dir) || filepath.Clean(dir) != dir {
