@@ -24,9 +24,9 @@ type Delta struct {
 	HiddenBy string // the outermost folder above Path that the reader may not look into; "": none
 	Outside  bool   // a folder outside of the scope, above a path of the scope: it stays as it is
 
-	Remake    bool   // the entry is removed and created anew, because its folder changes its owner
-	LinkTo    string // with Remake: another name of the file that stays, to which Path is linked
-	Rewritten bool   // an apply rewrites the file in place
+	Remake    bool   // the entry is removed and created anew: it is, or is in, a folder that changes its owner
+	LinkTo    string // with Remake: another name of the same file, which stays and to which Path is linked
+	Rewritten bool   // an apply has begun to rewrite the file in place
 }
 
 // comparison walks two manifests together. It enters only folders that differ.
@@ -41,7 +41,7 @@ type comparison struct {
 // branch is a path at which two manifests differ, with the differences below it.
 type branch struct {
 	Delta
-	a, b *manifest.Entry // what the manifests have there
+	a, b *manifest.Entry // the entries of the manifests at the path
 	kids []*branch
 }
 
@@ -256,6 +256,7 @@ func what(e *manifest.Entry) string {
 	return FormatSize(e.Size)
 }
 
+// FormatSize returns n bytes with a unit, such as "12 KiB".
 func FormatSize(n int64) string {
 	for _, u := range []struct {
 		name string

@@ -256,7 +256,8 @@ func (h *Journal) Begin(b *cas.Batch, top snap.Hash, rules manifest.HexHash, roo
 	return nil
 }
 
-// Seq returns the number of the link at a mark. Its errors are those of parse.
+// Seq returns the number of the link at a mark. The error is of kind errs.Invalid if m is no mark, and errs.NotFound if m is of
+// another journal.
 func (h *Journal) Seq(op string, m snap.Mark) (uint64, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -45,6 +45,7 @@ const (
 	allFlags = 1<<iota - 1
 )
 
+// ErrFormat means that an object is not encoded as this version does.
 var ErrFormat = errors.New("not a manifest of this version")
 
 func (e *Entry) flags() (f uint64) {
@@ -79,6 +80,7 @@ func EncodeNode(sort byte, entries []*Entry) (data []byte, refs []snap.Hash) {
 	return data, refs
 }
 
+// Append appends the encoding of e, without its hash, to b.
 func (e *Entry) Append(b []byte) []byte {
 	f := e.flags()
 	b = AppendString(b, e.Name)
@@ -164,6 +166,7 @@ type Decoder struct {
 	Err  error
 }
 
+// Fail sets the error, unless one is set, and ends the decoding.
 func (r *Decoder) Fail(what string) {
 	if r.Err == nil {
 		r.Err = fmt.Errorf("%w: %s", ErrFormat, what)
@@ -238,6 +241,7 @@ func (r *Decoder) entry(e *Entry) {
 	r.checkEntry(e, f)
 }
 
+// Fields decodes an entry without its hash, and returns its flags.
 func (r *Decoder) Fields(e *Entry) (f uint64) {
 	e.Name = r.String()
 	e.Mode, e.Uid, e.Gid = r.Uint32(), r.Uint32(), r.Uint32()
@@ -355,6 +359,7 @@ func Pairs(a, b []Entry, do func(name string, x, y *Entry) error) error {
 	return nil
 }
 
+// EntriesOf returns the entries of the folder e of m, or nil if e is nil or no folder.
 func EntriesOf(m *Manifest, e *Entry) ([]Entry, error) {
 	if e == nil || !e.IsDir() {
 		return nil, nil

@@ -28,6 +28,7 @@ type large struct {
 	refs []snap.Hash
 }
 
+// Pieces returns the number of pieces of a file of that size.
 func Pieces(size int64) int64 { return (size + cas.ChunkSize - 1) / cas.ChunkSize }
 
 // EncodeLarge encodes the node of a file in pieces. hashes has the pieces that are not all zeros, by their numbers.

@@ -34,10 +34,12 @@ type Folders struct {
 	known map[snap.Hash][]Entry // folders that were read, or are not stored
 }
 
+// NewFolders returns Folders that begin with the entries in known.
 func NewFolders(s *cas.Store, known map[snap.Hash][]Entry) *Folders {
 	return &Folders{store: s, known: known}
 }
 
+// Folder returns the entries of the folder with the hash h. The caller must not change them.
 func (f *Folders) Folder(h snap.Hash) ([]Entry, error) {
 	f.mu.Lock()
 	e, ok := f.known[h]
@@ -138,6 +140,7 @@ func loadEntries(s *cas.Store, sort byte, h snap.Hash) ([]Entry, error) {
 	return out, nil
 }
 
+// Damaged returns an error of kind errs.Corrupt for the object h.
 func Damaged(h snap.Hash, err error) error {
 	return &errs.Error{Kind: errs.Corrupt, Op: "read manifest", Message: h.String(), Err: err,
 		Hint: "use another checkpoint; this one's record of files is damaged"}

@@ -39,7 +39,7 @@ func (g Giver) Refuses(e *manifest.Entry) string {
 		return fmt.Sprintf("belongs to uid %d", e.Uid)
 	case !g.in(e.Gid):
 		return fmt.Sprintf("belongs to group %d, which the user of mulligand is not in", e.Gid)
-	case e.Device() && (e.Kind() == unix.S_IFBLK || e.Rdev() != 0): // device 0:0 is overlayfs's mark of a removed file, which anybody may create
+	case e.Device() && (e.Kind() == unix.S_IFBLK || e.Rdev() != 0): // anybody may create device 0:0, overlayfs's whiteout
 		return "is a device"
 	case slices.ContainsFunc(e.Xattrs(), privileged):
 		return "has capabilities (setcap)"

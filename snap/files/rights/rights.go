@@ -26,7 +26,7 @@ type FileOwner uint32
 func FileOwnerOf(reader Reader, owner int, uid uint32) FileOwner {
 	switch {
 	case os.Geteuid() != 0:
-		return FileOwner(os.Geteuid()) // the kernel prevents that anything else is given away
+		return FileOwner(os.Geteuid()) // the kernel lets such a process give nothing else away
 	case reader.UID > 0:
 		return FileOwner(reader.UID)
 	case owner >= 0:

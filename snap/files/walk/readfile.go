@@ -40,7 +40,7 @@ func part(s Sink, i int64) Sink {
 // buffers holds buffers of a chunk and one byte. The additional byte shows that a file grew while it was read.
 var buffers = sync.Pool{New: func() any { b := make([]byte, cas.ChunkSize+1); return &b }}
 
-// errGrew means that the size of a file changed while it was read.
+// errGrew means that a file changed while it was read.
 var errGrew = errors.New("the file's size changed while it was read")
 
 // readContent stores size bytes of f and returns the content's hash. The error is errGrew if f has another size.

@@ -46,8 +46,8 @@ func repositories(n *manifest.Node, path string, do func(path string, n *manifes
 	}
 }
 
-// rereadRepositories reads each repository below top again until it was read at one moment. began is the time at which the walk
-// began.
+// rereadRepositories reads each repository below top again until it was read at one moment, or warns after
+// GitPatience. began is the time at which the walk began.
 func (s *Scan) rereadRepositories(root *beneath.Root, top *manifest.Node, began time.Time) error {
 	var failed error
 	repositories(top, ".", func(path string, n *manifest.Node) {

@@ -106,6 +106,7 @@ func (s *Scan) warn(format string, args ...any) {
 	s.mu.Unlock()
 }
 
+// Warned returns the warnings of the walk, sorted.
 func (s *Scan) Warned() []string {
 	var out []string
 	for w := range s.warnings {
@@ -292,6 +293,7 @@ func (s *Scan) subfolders(dir *beneath.Root, path string, n *manifest.Node) erro
 	return failed
 }
 
+// Subfolder reads the folder at path, which dir contains, into n. If dir is nil, it is opened from the top.
 func (s *Scan) Subfolder(dir *beneath.Root, path string, n *manifest.Node) error {
 	from, rel := dir, n.Name
 	if dir == nil {

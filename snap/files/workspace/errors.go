@@ -22,6 +22,7 @@ func Wrap(k errs.Kind, op string, err error) error {
 	return errs.Wrap(k, op, err)
 }
 
+// Cancelled reports whether err is the error of a context that ended.
 func Cancelled(err error) bool {
 	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }
@@ -41,6 +42,7 @@ func Cause(err error) error {
 	return err
 }
 
+// Shown returns the absolute path of path in the workspace dir. It is quoted if it has control characters or invalid UTF-8.
 func Shown(dir, path string) string {
 	full := dir
 	if path != "." {
