@@ -1,4 +1,4 @@
-// Package diff compares two manifests, and words the differences for people.
+// Package diff compares two manifests, and describes the differences for people.
 package diff
 
 import (
@@ -16,37 +16,37 @@ import (
 	"mulligan/snap/files/rights"
 )
 
-// Delta is one path at which two manifests differ: the old entry and the new one. nil is nothing. Folders that differ only in what they hold
-// are deltas too, since their times must be put right.
+// Delta is a path at which two manifests differ, with the old and the new entry. An entry is nil if the path does not exist. A
+// folder whose entries differ is a delta too, because its time must be restored.
 type Delta struct {
 	Path     string
 	Old, New *manifest.Entry
-	HiddenBy string // the outermost folder above it that the reader may not look into; "": none
-	Outside  bool   // a folder outside of the scope, on the way into it: stays as it is
+	HiddenBy string // the outermost folder above Path that the reader may not look into; "": none
+	Outside  bool   // a folder outside of the scope, above a path of the scope: it stays as it is
 
-	Remake    bool   // what is there goes, and is made anew: its folder changes hands
-	LinkTo    string // where again: a name of the file that stays, to be linked to
-	Rewritten bool   // by an apply, in place
+	Remake    bool   // the entry is removed and created anew: it is, or is in, a folder that changes its owner
+	LinkTo    string // with Remake: another name of the same file, which stays and to which Path is linked
+	Rewritten bool   // an apply has begun to rewrite the file in place
 }
 
-// comparison walks two manifests side by side, into differing folders only.
+// comparison walks two manifests together. It enters only folders that differ.
 type comparison struct {
 	ctx      context.Context
 	old, new *manifest.Manifest
 	scope    relpath.Scope
 	reader   rights.Reader
-	groups   bool // hard-link groups count
+	groups   bool // compare hard-link groups too
 }
 
-// branch is a path at which two manifests differ, with what differs below it.
+// branch is a path at which two manifests differ, with the differences below it.
 type branch struct {
 	Delta
-	a, b *manifest.Entry // what the manifests have there
+	a, b *manifest.Entry // the entries of the manifests at the path
 	kids []*branch
 }
 
-// Compare lists where new differs from old, parents before what they hold, and notes what the
-// reader may not see. Within a scope, hard-link groups do not count: they may reach out of it.
+// Compare returns the paths at which new differs from old, folders before their entries, and marks the paths that the reader
+// may not see. With a scope, it ignores hard-link groups, because they may reach out of the scope.
 func Compare(ctx context.Context, reader rights.Reader, old, new *manifest.Manifest, sc relpath.Scope) ([]Delta, error) {
 	c := &comparison{ctx: ctx, old: old, new: new, scope: sc, reader: reader, groups: len(sc) == 0}
 	if old.Hash == new.Hash {
@@ -56,7 +56,7 @@ func Compare(ctx context.Context, reader rights.Reader, old, new *manifest.Manif
 	if err != nil || top == nil {
 		return nil, err
 	}
-	for level := []*branch{top}; len(level) > 0; { // reading folders is what takes time
+	for level := []*branch{top}; len(level) > 0; { // each level runs in parallel, because reading folders takes most of the time
 		err := parallel.InRuns(len(level), func() (func(int) error, func()) {
 			return func(i int) error { return c.below(level[i]) }, func() {}
 		})
@@ -72,7 +72,7 @@ func Compare(ctx context.Context, reader rights.Reader, old, new *manifest.Manif
 	return top.list(nil), nil
 }
 
-// list appends the deltas of t and of what is below it.
+// list appends to out the deltas of t and of the branches below it.
 func (t *branch) list(out []Delta) []Delta {
 	out = append(out, t.Delta)
 	for _, k := range t.kids {
@@ -81,7 +81,7 @@ func (t *branch) list(out []Delta) []Delta {
 	return out
 }
 
-// alike reports whether nothing at or below the two differs.
+// alike reports whether a and b have no difference, either themselves or below them.
 func (c *comparison) alike(a, b *manifest.Entry) bool {
 	if a == nil || b == nil {
 		return a == b
@@ -89,7 +89,8 @@ func (c *comparison) alike(a, b *manifest.Entry) bool {
 	return a.SameMeta(b) && a.SameBody(b) && a.Hash == b.Hash && (a.Group() == b.Group() || !c.groups)
 }
 
-// pair compares what is at path on either side; nil: nothing is to be done there.
+// pair compares the entries at path. It returns nil if there is no difference, or if a difference outside of the scope is
+// ignored.
 func (c *comparison) pair(path string, old, new *manifest.Entry) (*branch, error) {
 	if c.alike(old, new) {
 		return nil, c.ctx.Err()
@@ -99,7 +100,7 @@ func (c *comparison) pair(path string, old, new *manifest.Entry) (*branch, error
 		d := &t.Delta
 		switch {
 		case new == nil, !new.IsDir():
-			d.New = old // what is outside of the scope stays
+			d.New = old // paths outside of the scope stay as they are
 		case old != nil && !old.IsDir():
 			return nil, errs.New(errs.Conflict, "compare files", "%s is in the way of what is to be restored below it", path).
 				WithHint("widen the scope to %s", path)
@@ -114,7 +115,7 @@ func (c *comparison) pair(path string, old, new *manifest.Entry) (*branch, error
 	return t, nil
 }
 
-// below compares the entries of t's folders, either of which may be none.
+// below compares the entries of t's two folders, one of which may be missing.
 func (c *comparison) below(t *branch) error {
 	if t.a != nil && t.a.Mount || t.b != nil && t.b.Mount {
 		return nil
@@ -145,13 +146,13 @@ func (c *comparison) below(t *branch) error {
 	})
 }
 
-// seesInto reports whether the reader may look into e, if it is a folder.
+// seesInto reports whether e is no folder, or one that the reader may look into.
 func (c *comparison) seesInto(e *manifest.Entry) bool {
 	return !manifest.IsFolder(e) || c.reader.SeesInto(e)
 }
 
-// Seen is the path as the reader may see it: what lies in a folder that the reader
-// may not look into is told by that folder's.
+// Seen returns the path as the reader may see it. For a path in a folder that the reader may not look into, it is the path of
+// that folder.
 func (d *Delta) Seen() string {
 	if d.HiddenBy != "" {
 		return d.HiddenBy
@@ -159,9 +160,8 @@ func (d *Delta) Seen() string {
 	return d.Path
 }
 
-// Changes tells of what happened from old to new, for people: a folder whose
-// times alone moved, because something in it did, is left out. Of what changed in a folder
-// that the reader may not look into only the number is told.
+// Changes describes the deltas for people: at most limit of them, and their total. It leaves out folders of which only the time
+// changed, because something in them did. For folders that the reader may not look into, it tells only the number of changes.
 func Changes(deltas []Delta, limit int) (list []snap.Change, total int) {
 	veiled := map[string]int{}
 	for _, d := range deltas {
@@ -192,7 +192,7 @@ func Changes(deltas []Delta, limit int) (list []snap.Change, total int) {
 	return list, total
 }
 
-// veiledSummary adds to the summary of a folder's change that n things changed in it unseen.
+// veiledSummary adds n, the number of hidden changes in a folder, to the summary of the folder's change.
 func veiledSummary(summary string, n int) string {
 	if n == 0 {
 		return summary
@@ -236,7 +236,7 @@ func (d *Delta) summary() string {
 	return strings.Join(s, ", ")
 }
 
-// what says what a thing is.
+// what describes an entry: its type, or the size of a file.
 func what(e *manifest.Entry) string {
 	if e.Mount {
 		return "mount point"
@@ -256,6 +256,7 @@ func what(e *manifest.Entry) string {
 	return FormatSize(e.Size)
 }
 
+// FormatSize returns n bytes with a unit, such as "12 KiB".
 func FormatSize(n int64) string {
 	for _, u := range []struct {
 		name string
@@ -276,19 +277,18 @@ func (d *Delta) SameGroup() bool {
 	return d.Old.Group() == d.New.Group()
 }
 
-// Mounted reports whether a mount point stands, or stood, at the path: it is
-// left as it is.
+// Mounted reports whether either entry is a mount point. A mount point stays as it is.
 func (d *Delta) Mounted() bool {
 	return d.Old != nil && d.Old.Mount || d.New != nil && d.New.Mount
 }
 
-// Goes reports whether the old thing must be away before the new can come.
+// Goes reports whether the old entry must be removed before the new one can be created.
 func (d *Delta) Goes() bool {
 	return d.Old != nil && !d.Mounted() && (d.New == nil || d.Remake || manifest.IsFolder(d.Old) != manifest.IsFolder(d.New))
 }
 
-// MostTelling is the path among deltas that says most to a reader: a file rather
-// than the folder whose time moved with it.
+// MostTelling returns the path of the deltas that tells a reader most: the first that is not merely a changed folder, or else
+// the last one.
 func MostTelling(deltas []Delta) string {
 	path := "."
 	for _, d := range deltas {

@@ -20,13 +20,13 @@ type bench struct {
 	tree  *tree
 	table *table
 	runs  int
-	rows  string // keys of the rows that are wanted; "": all
+	rows  string // keys of the rows to measure; "": all
 }
 
-// wants reports whether the row with the key is asked for.
+// wants reports whether the row with the key is to be measured.
 func (b *bench) wants(key string) bool { return b.rows == "" || strings.Contains(b.rows, key) }
 
-// timed is how long f takes.
+// timed returns the duration of f.
 func timed(f func() error) (time.Duration, error) {
 	began := time.Now()
 	err := f()
@@ -35,7 +35,7 @@ func timed(f func() error) (time.Duration, error) {
 
 func median(times []time.Duration) time.Duration { return quantile(times, 0.5) }
 
-// quantile is what the share q of times is under; 0 of none.
+// quantile returns the quantile q of times, or 0 if there are none. It sorts times.
 func quantile(times []time.Duration, q float64) time.Duration {
 	if len(times) == 0 {
 		return 0
@@ -44,9 +44,9 @@ func quantile(times []time.Duration, q float64) time.Duration {
 	return times[int(q*float64(len(times)))]
 }
 
-// rounds runs git, git with core.fsync=all and mulligan by turns. Before each
-// of them ready is called when nothing on either side has work left; then the disk is
-// idle; then comes what changes, and nobody has had the time to see it.
+// rounds measures git, git with core.fsync=all and mulligan in turn, b.runs times. Before each measurement, it waits until
+// neither side has work left, calls ready, syncs the disk, and calls change. Nothing waits between change and the measurement,
+// so the journal has not read the changes yet.
 func (b *bench) rounds(ctx context.Context, name, key string, least float64, ready, change func() error, git func(options ...string) error, ours func() error) error {
 	if !b.wants(key) {
 		return nil
@@ -65,7 +65,7 @@ func (b *bench) rounds(ctx context.Context, name, key string, least float64, rea
 			if err := errors.Join(b.git.checkpoint(ctx), b.awaitIdle(ctx), ready()); err != nil {
 				return err
 			}
-			syscall.Sync() // nobody waits for what another has left to the disk
+			syscall.Sync() // so that no side waits for the writes of another
 			if err := change(); err != nil {
 				return err
 			}
@@ -83,8 +83,8 @@ func (b *bench) rounds(ctx context.Context, name, key string, least float64, rea
 	return nil
 }
 
-// first measures the first capture of a tree, and what it leaves on disk. A
-// git that syncs each of 100,000 objects takes minutes: it is left out there.
+// first measures the first capture of a tree, and its size on disk. It leaves out git with core.fsync=all, which takes minutes
+// to sync each of 100,000 objects.
 func (b *bench) first(ctx context.Context) error {
 	runs := 1
 	if b.wants("f") {
@@ -124,7 +124,7 @@ func (b *bench) first(ctx context.Context) error {
 	return errors.Join(err, err2)
 }
 
-// start begins to follow.
+// start starts the journal and measures the time until it is current.
 func (b *bench) start(ctx context.Context) error {
 	took, err := timed(func() error { return b.follow(ctx) })
 	b.table.add(row{name: "until the journal is current", ours: ms(took)})
@@ -200,7 +200,7 @@ func (b *bench) restores(ctx context.Context) error {
 			if target, err = b.checkpoint(ctx); err == nil {
 				err = b.tree.edit(c.n)
 			}
-			if err == nil { // both have the present safe before they restore
+			if err == nil { // both sides store the present state before they restore
 				err = b.git.checkpoint(ctx)
 			}
 			if err == nil {
@@ -221,8 +221,7 @@ func (b *bench) restores(ctx context.Context) error {
 func ms(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e6 }
 func us(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e3 }
 
-// measureOthers measures two special cases: one large file, and a small tree
-// most of which git ignores.
+// measureOthers measures two special cases: one large file, and a small tree of which git ignores the largest part.
 func measureOthers(ctx context.Context, dir string, from sources, runs int, rows string) (*table, error) {
 	t := &table{title: "special cases"}
 	want := (&bench{rows: rows}).wants
@@ -236,7 +235,7 @@ func measureOthers(ctx context.Context, dir string, from sources, runs int, rows
 	return t, err
 }
 
-// large is one file of 512 MB of which 4 KB change.
+// large measures a checkpoint after 4 KB of a file of 512 MB have changed.
 func large(ctx context.Context, dir string, t *table) error {
 	const size = 512 << 20
 	s, err := newSite(dir)
@@ -277,7 +276,7 @@ func large(ctx context.Context, dir string, t *table) error {
 	return errors.Join(err, s.close())
 }
 
-// grown is how many ms f takes, and how many MB dir grows by it.
+// grown returns the duration of f in ms, and the number of MB by which f makes dir grow.
 func grown(dir string, f func() error) (took, megabytes float64, err error) {
 	before, err := disk(dir)
 	if err != nil {
@@ -289,8 +288,7 @@ func grown(dir string, f func() error) (took, megabytes float64, err error) {
 	return ms(t), float64(after-before) / 1e6, errors.Join(err, err2)
 }
 
-// ignoring is git's best case: 300 files of its own, and a node_modules that
-// its users leave out. mulligan keeps all of it.
+// ignoring measures the best case for git: 300 files, and a node_modules that git ignores. mulligan captures all of it.
 func ignoring(ctx context.Context, dir string, from sources, t *table, runs int) error {
 	s, err := newSite(dir)
 	if err != nil {

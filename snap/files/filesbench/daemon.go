@@ -25,7 +25,7 @@ type daemon struct {
 	log    bytes.Buffer
 }
 
-// startDaemon builds mulligand, starts it in dir and lets it follow tree.
+// startDaemon builds mulligand, starts it in dir and makes it follow tree.
 func startDaemon(ctx context.Context, dir, tree string) (*daemon, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
@@ -51,7 +51,7 @@ func startDaemon(ctx context.Context, dir, tree string) (*daemon, error) {
 	return d, nil
 }
 
-// follow registers the app and waits until its files are watched.
+// follow registers the app and waits until the daemon watches its files.
 func (d *daemon) follow(ctx context.Context, tree string) error {
 	var app struct{ Following string }
 	for end := time.Now().Add(time.Minute); d.call(ctx, "GET", "/healthz", nil, nil) != nil && time.Now().Before(end); {
@@ -66,7 +66,7 @@ func (d *daemon) follow(ctx context.Context, tree string) error {
 	return err
 }
 
-// checkpoint makes one: everything that changed before it is in then.
+// checkpoint makes a checkpoint, which includes every earlier change.
 func (d *daemon) checkpoint(ctx context.Context) error {
 	return d.call(ctx, "POST", "/api/apps/bench/checkpoints", map[string]any{}, nil)
 }
@@ -100,7 +100,7 @@ func (d *daemon) call(ctx context.Context, method, path string, in, out any) err
 	return err
 }
 
-// memory is what the daemon has in memory now, and had at most, in MB.
+// memory returns the present and the highest RSS of the daemon, in MB.
 func (d *daemon) memory() (now, most float64, err error) {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", d.cmd.Process.Pid))
 	for line := range strings.Lines(string(status)) {
@@ -125,8 +125,7 @@ func (d *daemon) stop() error {
 	return d.cmd.Wait()
 }
 
-// daemon measures what a real one that follows the tree takes of memory, and of
-// an agent's time.
+// daemon measures the memory of a real mulligand that follows the tree, and the time that an agent's writes take meanwhile.
 func (b *bench) daemon(ctx context.Context) error {
 	if !b.wants("i") && !b.wants("l") {
 		return nil
@@ -161,8 +160,7 @@ func (b *bench) daemon(ctx context.Context) error {
 	return errors.Join(err, err2)
 }
 
-// writes are the times of 1000 writes as an agent makes them: some at a time,
-// each the whole of a file, then a pause.
+// writes returns the times of 1000 writes such as an agent makes: some at a time, each of a whole file, then a pause.
 func (t *tree) writes() (times []time.Duration, err error) {
 	text := make([]byte, 4096)
 	for i := range 1000 {

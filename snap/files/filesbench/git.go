@@ -9,13 +9,13 @@ import (
 	"strings"
 )
 
-// shadow is a git repository apart from the tree whose checkpoints it keeps.
+// shadow is a git repository outside of the tree, which keeps the tree's checkpoints.
 type shadow struct {
 	dir, tree string
-	all       bool // ignored files too
+	all       bool // add ignored files too
 }
 
-// fsyncAll are the options of a git that syncs whatever it writes.
+// fsyncAll are the options that make git sync everything it writes.
 var fsyncAll = []string{"-c", "core.fsync=all"}
 
 func (g *shadow) run(ctx context.Context, args ...string) (string, error) {
@@ -32,7 +32,7 @@ func (g *shadow) run(ctx context.Context, args ...string) (string, error) {
 	return strings.TrimSpace(string(out)), nil
 }
 
-// init makes the repository anew.
+// init creates the repository again, empty.
 func (g *shadow) init(ctx context.Context) error {
 	err := os.RemoveAll(g.dir)
 	for _, args := range [][]string{{"init", "-q"}, {"config", "gc.auto", "0"}, {"config", "core.untrackedCache", "true"}} {
@@ -43,7 +43,7 @@ func (g *shadow) init(ctx context.Context) error {
 	return err
 }
 
-// checkpoint is git's: everything added and committed.
+// checkpoint makes git's checkpoint: it adds and commits everything.
 func (g *shadow) checkpoint(ctx context.Context, options ...string) error {
 	add := append(options[:len(options):len(options)], "add", "-A")
 	if g.all {
@@ -57,7 +57,7 @@ func (g *shadow) checkpoint(ctx context.Context, options ...string) error {
 	return err
 }
 
-// restore is git's: the tree as it was at a commit, and nothing else in it.
+// restore makes the tree that of a commit, and removes everything else from it.
 func (g *shadow) restore(ctx context.Context, commit string, options ...string) error {
 	_, err := g.run(ctx, append(options[:len(options):len(options)], "reset", "-q", "--hard", commit)...)
 	_, err2 := g.run(ctx, "clean", "-fdxq")

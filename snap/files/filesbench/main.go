@@ -1,19 +1,16 @@
-// Command filesbench measures the files driver beside a shadow git repository,
-// which is what others keep a workspace's checkpoints in: on the same tree, with
-// the same edits, in turn, in one run, so that the ratios hold on a busy machine.
-// It prints one table per size and leaves nothing behind but a cache of npm
-// packages.
+// Command filesbench compares the files driver with a shadow git repository, in which other tools keep a workspace's
+// checkpoints. It measures both in turn, in one run, on the same tree and with the same edits, so that the ratios hold on a
+// busy machine. It prints a table for each size, and leaves nothing behind except a cache of npm packages.
 //
 //	make bench                                   # 1,000, 20,000 and 100,000 files
 //	BENCH_FILES=1000 make bench                  # quickly
 //	BENCH_DIR=/srv/scratch BENCH_RUNS=9 make bench
 //	BENCH_ROWS=ade make bench                    # only these rows, and what they need
 //
-// The git side has its GIT_DIR elsewhere, gc.auto=0 and the untracked cache. A
-// checkpoint is `git add -A -f .` and a commit (-f, so that it covers what
-// mulligan covers), a restore `git reset --hard` and `git clean -fdx`. It is
-// measured twice, with git's own defaults and with core.fsync=all: what mulligan
-// says is stored has been through fdatasync.
+// The git side has its GIT_DIR outside of the tree, gc.auto=0 and the untracked cache. A checkpoint is `git add -A -f .` and a
+// commit (-f, so that it has everything that mulligan's has), and a restore is `git reset --hard` and `git clean -fdx`. Git is
+// measured twice: with its defaults, and with core.fsync=all, because mulligan reports a checkpoint as stored only after
+// fdatasync.
 package main
 
 import (
@@ -64,7 +61,7 @@ func run(ctx context.Context) error {
 	var growth growth
 	for _, n := range sizes {
 		t, err := measure(ctx, filepath.Join(top, strconv.Itoa(n)), from, n, runs[0], rows)
-		if t != nil { // cut short: what there is
+		if t != nil { // after an error, t has the rows that were measured before
 			t.print(os.Stdout)
 		}
 		if err != nil {
@@ -100,7 +97,7 @@ func numbers(name, byDefault string) ([]int, error) {
 	return out, nil
 }
 
-// measure measures one size.
+// measure measures a tree of the given number of files.
 func measure(ctx context.Context, dir string, from sources, files, runs int, rows string) (*table, error) {
 	s, err := newSite(dir)
 	if err != nil {

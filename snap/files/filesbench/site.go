@@ -14,15 +14,15 @@ import (
 	"mulligan/snap/files"
 )
 
-// site is a workspace, and both ways of keeping its checkpoints.
+// site is a workspace, with the two stores of its checkpoints: git's and mulligan's.
 type site struct {
 	dir, tree string
 	git       *shadow
 	store     *cas.Store
 	driver    snap.Driver
-	journal   snap.Journal // nil: the driver has none
+	journal   snap.Journal // nil if the driver has none
 	unfollow  func() error
-	last      int // of the snapshots' and restores' numbers
+	last      int // the last number in a snapshot's or restore's name
 }
 
 func newSite(dir string) (*site, error) {
@@ -35,7 +35,7 @@ func newSite(dir string) (*site, error) {
 func (s *site) storeDir() string { return filepath.Join(s.dir, "store") }
 func (s *site) stateDir() string { return filepath.Join(s.dir, "state") }
 
-// open opens the store and the driver; fresh: with nothing in them.
+// open opens the store and the driver. With fresh, it first removes everything in them.
 func (s *site) open(fresh bool) (err error) {
 	if fresh {
 		if err := errors.Join(os.RemoveAll(s.storeDir()), os.RemoveAll(s.stateDir())); err != nil {
@@ -81,7 +81,7 @@ func (s *site) follow(ctx context.Context) error {
 	return s.awaitIdle(ctx)
 }
 
-// awaitIdle waits until the journal has nothing left to do.
+// awaitIdle waits until the journal has no work left.
 func (s *site) awaitIdle(ctx context.Context) error {
 	if s.journal == nil {
 		return nil
@@ -106,7 +106,7 @@ func (s *site) number() int {
 	return s.last
 }
 
-// checkpoint is mulligan's: a barrier, and a marker of where it is.
+// checkpoint makes mulligan's checkpoint: a barrier, and a marker of the journal's position.
 func (s *site) checkpoint(ctx context.Context) (snap.SnapshotID, error) {
 	req := snap.CaptureRequest{ID: snap.SnapshotID(fmt.Sprintf("fs-%d", s.number()))}
 	if s.journal != nil {
@@ -120,7 +120,7 @@ func (s *site) checkpoint(ctx context.Context) (snap.SnapshotID, error) {
 	return req.ID, err
 }
 
-// restore is mulligan's: prepared, checked, done, and the hashes compared.
+// restore makes mulligan's restore: it prepares, checks that the base is not stale, commits, and compares the hashes.
 func (s *site) restore(ctx context.Context, target, base snap.SnapshotID) error {
 	sw, err := s.driver.Prepare(ctx, snap.RestoreRequest{ID: snap.RestoreID(fmt.Sprintf("op-%d", s.number())), Target: target, Base: base})
 	if err != nil {
@@ -139,7 +139,7 @@ func (s *site) restore(ctx context.Context, target, base snap.SnapshotID) error 
 	return errors.Join(err, sw.Finish(ctx))
 }
 
-// disk is what the files below dir occupy.
+// disk returns the number of bytes that the files below dir occupy.
 func disk(dir string) (bytes int64, err error) {
 	err = filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
 		if err != nil || e.IsDir() {
@@ -152,7 +152,7 @@ func disk(dir string) (bytes int64, err error) {
 	return bytes, err
 }
 
-// captureWalking is a capture by a walk, without the journal.
+// captureWalking makes a capture by a walk, without the journal.
 func (s *site) captureWalking(ctx context.Context) (snap.SnapshotID, error) {
 	id := snap.SnapshotID(fmt.Sprintf("fs-%d", s.number()))
 	_, err := s.driver.Capture(ctx, snap.CaptureRequest{ID: id})

@@ -6,25 +6,25 @@ import (
 	"text/tabwriter"
 )
 
-// row is one line: what was measured, on both sides.
+// row is a line of the table: the results of one measurement for both sides.
 type row struct {
 	key, name         string
-	unit              string  // "": ms
+	unit              string  // "" means ms
 	git, synced, ours float64 // 0: not measured
-	least             float64 // how many times git's figure ours shall be under; 0: no target
-	most              float64 // what ours shall stay under; 0: no target
+	least             float64 // target: ours is at most git's result divided by least; 0: no target
+	most              float64 // target: ours is below most; 0: no target
 }
 
-// table is what was measured on one tree.
+// table has the results for one tree.
 type table struct {
 	title string
-	files int // 0: special cases
+	files int // number of files; 0: special cases
 	rows  []row
 }
 
 func (t *table) add(r row) { t.rows = append(t.rows, r) }
 
-// targetFiles is the size that the targets are for.
+// targetFiles is the number of files for which the targets are defined.
 const targetFiles = 100_000
 
 func (t *table) print(w io.Writer) {
@@ -72,7 +72,7 @@ func (r row) target() string {
 	return ""
 }
 
-// verdict goes by git's defaults. The targets are for the largest tree.
+// verdict compares with git with its defaults. Only the largest tree and the special cases have a verdict.
 func (r row) verdict(files int) string {
 	if r.target() == "" || files != 0 && files < targetFiles {
 		return ""
@@ -83,12 +83,12 @@ func (r row) verdict(files int) string {
 	return "met"
 }
 
-// growth is how mulligan's figures change with the size of the tree.
+// growth compares mulligan's results for trees of different sizes.
 type growth struct{ tables []*table }
 
 func (g *growth) add(t *table) { g.tables = append(g.tables, t) }
 
-// maxGrowth is how much longer what shall not depend on the tree's size may take.
+// maxGrowth bounds the growth of a time that should not depend on the tree's size.
 const maxGrowth = 2
 
 func (g *growth) print(w io.Writer) {

@@ -20,8 +20,8 @@ var npm embed.FS
 
 // sources are folders of real source code.
 type sources struct {
-	goroot  string // Go's own library
-	modules string // a node_modules; "": npm brought none
+	goroot  string // Go's standard library
+	modules string // a node_modules; "" if npm could not install it
 	cache   string // Go's module cache
 }
 
@@ -38,7 +38,7 @@ func findSources(ctx context.Context) (s sources, err error) {
 	return s, nil
 }
 
-// folders are those that there are, for a tree of n files: a small project is of one kind.
+// folders returns the source folders for a tree of n files. A small tree uses only one.
 func (s sources) folders(n int) []string {
 	switch {
 	case n <= 10_000:
@@ -49,8 +49,7 @@ func (s sources) folders(n int) []string {
 	return []string{s.goroot, s.modules, s.cache}
 }
 
-// nodeModules installs the packages that are pinned in npm/ into the cache for
-// tests, once.
+// nodeModules installs the packages of npm/package-lock.json once, in the cache for tests, and returns their folder.
 func nodeModules(ctx context.Context) (string, error) {
 	lock, err := npm.ReadFile("npm/package-lock.json")
 	if err != nil {
@@ -96,10 +95,10 @@ func nodeModules(ctx context.Context) (string, error) {
 	return modules, nil
 }
 
-// tree is what was planted.
+// tree is a tree of copied source files.
 type tree struct {
 	dir     string
-	files   []string // regular, not empty, relative
+	files   []string // paths of the regular files that are not empty
 	folders int
 	bytes   int64
 	links   int
@@ -112,8 +111,8 @@ func (t *tree) String() string {
 
 var errFull = errors.New("enough")
 
-// plant copies files from the sources until there are n. Once they are used up
-// it starts again, with a line at the end of each file that makes it a new one.
+// plant copies n files from the sources. When the sources are used up, it copies them again, and adds a line to each file so
+// that its content is new.
 func plant(ctx context.Context, dir string, from sources, n int) (*tree, error) {
 	t := &tree{dir: dir, rand: rand.New(rand.NewPCG(1, 2))}
 	folders := from.folders(n)
@@ -132,7 +131,7 @@ func plant(ctx context.Context, dir string, from sources, n int) (*tree, error) 
 	return t, nil
 }
 
-// graft copies one source, up to n files in all.
+// graft copies the source src until the tree has n files.
 func (t *tree) graft(ctx context.Context, src, to string, round, n int) error {
 	err := filepath.WalkDir(src, func(path string, e fs.DirEntry, err error) error {
 		switch {
@@ -143,7 +142,7 @@ func (t *tree) graft(ctx context.Context, src, to string, round, n int) error {
 		case len(t.files) >= n:
 			return errFull
 		case e.Name() == ".git", path == filepath.Join(src, "cache"):
-			return fs.SkipDir // a nested repository is more than git can keep
+			return fs.SkipDir // git cannot add the files of a nested repository
 		}
 		rel, err := filepath.Rel(src, path)
 		if err != nil {
@@ -192,7 +191,7 @@ func (t *tree) copy(from, rel string, e fs.DirEntry, round int) error {
 	return os.WriteFile(at, p, info.Mode().Perm()|0o200)
 }
 
-// edit changes n files, none of them twice.
+// edit changes n different files.
 func (t *tree) edit(n int) error {
 	seen := map[int]bool{}
 	for len(seen) < n {
@@ -223,7 +222,7 @@ func (t *tree) whole() error {
 	return nil
 }
 
-// random makes one file of random bytes.
+// random creates a file of random bytes.
 func (t *tree) random(name string, size int) error {
 	if err := os.MkdirAll(t.dir, 0o755); err != nil {
 		return err

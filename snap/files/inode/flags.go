@@ -2,8 +2,8 @@ package inode
 
 import "golang.org/x/sys/unix"
 
-// chattr are the letters of chattr(1) for inode flags that a user sets and that change what the kernel does with the
-// file (linux/fs.h). Flags that a filesystem sets for itself, such as for extents, are not among them.
+// chattr has the letters of chattr(1) for the inode flags that a user sets and that change what the kernel does with the file
+// (linux/fs.h). It lacks flags that a filesystem sets itself, such as for extents.
 var chattr = []struct {
 	bit    uint32
 	letter byte
@@ -13,8 +13,8 @@ var chattr = []struct {
 	{0x02000000, 'x'}, {0x20000000, 'P'}, {0x40000000, 'F'},
 }
 
-// Chattr returns the inode flags of the open file fd, as chattr would set them: "+Ad". It returns "" if there are none,
-// and on a filesystem that knows no such flags.
+// Chattr returns the inode flags of the open file fd as an argument of chattr, such as "+Ad". It returns "" if there are none,
+// and if the filesystem does not have such flags.
 func Chattr(fd int) string {
 	bits, err := unix.IoctlGetUint32(fd, unix.FS_IOC_GETFLAGS)
 	if err != nil {

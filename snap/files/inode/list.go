@@ -11,7 +11,7 @@ import (
 	"mulligan/snap/beneath"
 )
 
-// List returns the sorted names in the folder behind fd.
+// List returns the sorted names in the folder fd.
 func List(fd int) ([]string, error) {
 	if _, err := unix.Seek(fd, 0, unix.SEEK_SET); err != nil {
 		return nil, err
@@ -33,7 +33,7 @@ func List(fd int) ([]string, error) {
 	}
 }
 
-// pack lets all names share one piece of memory.
+// pack copies all names into one piece of memory.
 func pack(names []string) {
 	all := strings.Join(names, "")
 	for i, n := range names {
@@ -43,8 +43,8 @@ func pack(names []string) {
 
 var listBuffers = sync.Pool{New: func() any { b := make([]byte, 32<<10); return &b }}
 
-// OpenAny opens a regular file for reading, and anything else without opening
-// the thing itself (O_PATH): a fifo or a device must not notice.
+// OpenAny opens a regular file for reading. It opens everything else only as a path (O_PATH), which has no effect on a fifo or
+// a device.
 func OpenAny(dir *beneath.Root, name string, file bool) (*os.File, error) {
 	if file {
 		return dir.OpenFile(name, unix.O_RDONLY, 0)
@@ -52,7 +52,7 @@ func OpenAny(dir *beneath.Root, name string, file bool) (*os.File, error) {
 	return OpenPath(dir, name)
 }
 
-// OpenPath opens name, which has no slash, with O_PATH, following nothing.
+// OpenPath opens name in dir with O_PATH, and follows no link. name must not have a slash.
 func OpenPath(dir *beneath.Root, name string) (*os.File, error) {
 	fd, err := unix.Openat(dir.FD(), name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -61,9 +61,9 @@ func OpenPath(dir *beneath.Root, name string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), name), nil
 }
 
-// Readlink gives the target of the link that is open with O_PATH.
+// Readlink returns the target of the symbolic link that is open with O_PATH as fd.
 func Readlink(fd int) (string, error) {
-	buf := make([]byte, 4096+1) // PATH_MAX bounds a target
+	buf := make([]byte, 4096+1) // PATH_MAX limits a target
 	n, err := unix.Readlinkat(fd, "", buf)
 	if err != nil {
 		return "", err

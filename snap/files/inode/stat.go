@@ -1,5 +1,5 @@
-// Package inode reads what the kernel keeps of a file: its stat, its extended attributes, and
-// the names in a folder. No function follows a symbolic link.
+// Package inode reads the metadata that the kernel has of a file: its stat, its extended attributes, and the names in a folder.
+// No function follows a symbolic link.
 package inode
 
 import (
@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Stat is the metadata of one name.
+// Stat is the metadata of a file.
 type Stat struct {
 	Mode, Uid, Gid, Nlink uint32
 	Size                  int64
@@ -19,14 +19,14 @@ type Stat struct {
 	Rdev                  uint64
 	Mtime, Ctime          Time
 	ID                    ID
-	Mount                 bool   // something is mounted here
+	Mount                 bool   // a filesystem is mounted here
 	attributes            uint64 // STATX_ATTR_*
 }
 
-// ID identifies a file for as long as the machine runs.
+// ID identifies a file until the machine restarts.
 type ID struct{ Dev, Ino uint64 }
 
-// Time is a time as filesystems keep it.
+// Time is a time in the precision of filesystems.
 type Time struct {
 	Sec  int64
 	Nsec uint32
@@ -36,11 +36,11 @@ func (t Time) Spec() unix.Timespec {
 	return unix.Timespec{Sec: t.Sec, Nsec: int64(t.Nsec)}
 }
 
-// Nanos is t in nanoseconds since 1970; far beyond our days it wraps.
+// Nanos returns t in nanoseconds since 1970. It wraps for years before 1678 and after 2262.
 func (t Time) Nanos() int64 { return t.Sec*1e9 + int64(t.Nsec) }
 
-// StatAt returns the Stat of name in the folder dir; an empty name is dir itself. The filesystem is asked even where the
-// kernel remembers an earlier answer (FUSE, network filesystems).
+// StatAt returns the Stat of name in the folder dir, or that of dir if name is empty. It asks the filesystem even if the kernel
+// has cached an answer (FUSE, network filesystems).
 func StatAt(dir int, name string) (Stat, error) {
 	flags := unix.AT_SYMLINK_NOFOLLOW | unix.AT_NO_AUTOMOUNT | unix.AT_STATX_FORCE_SYNC
 	if name == "" {
@@ -70,8 +70,8 @@ func StatAt(dir int, name string) (Stat, error) {
 	}, nil
 }
 
-// MountedThere reports whether name in dir is a mount point, without asking the filesystem
-// that is mounted: it may serve only the user who mounted it (FUSE), or nobody any more.
+// MountedThere reports whether name in dir is a mount point. It does not ask the mounted filesystem, which may answer only the
+// user who mounted it (FUSE), or nobody any more.
 func MountedThere(dir int, name string) bool {
 	const flags = unix.AT_SYMLINK_NOFOLLOW | unix.AT_NO_AUTOMOUNT | unix.AT_STATX_DONT_SYNC
 	var x unix.Statx_t
@@ -79,14 +79,14 @@ func MountedThere(dir int, name string) bool {
 	return err == nil && x.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0
 }
 
-// Same reports whether nothing that the kernel keeps account of differs.
+// Same reports whether s and t show the same file without a change.
 func (s Stat) Same(t Stat) bool {
 	return s.ID == t.ID && s.Mode == t.Mode && s.Uid == t.Uid && s.Gid == t.Gid &&
 		s.Size == t.Size && s.Mtime == t.Mtime && s.Ctime == t.Ctime
 }
 
-// Still is same, for what this process itself may have taken other names
-// from meanwhile: that alone moves the ctime.
+// Still is like Same, but ignores the ctime of a file with several names, because this process may have removed another name of
+// it, which changes the ctime.
 func (s Stat) Still(t Stat) bool {
 	if s.Nlink > 1 {
 		s.Ctime, t.Ctime = Time{}, Time{}
@@ -94,7 +94,7 @@ func (s Stat) Still(t Stat) bool {
 	return s.Same(t)
 }
 
-// Chattr returns those of the inode flags that statx tells of, as chattr would set them: "+ia". It returns "" if there are none.
+// Chattr returns the inode flags that statx reports, as an argument of chattr, such as "+ia". It returns "" if there are none.
 func (s Stat) Chattr() string {
 	letters := []byte("+")
 	for _, f := range []struct {
@@ -118,8 +118,8 @@ func (s Stat) Kind() uint32 { return s.Mode & unix.S_IFMT }
 // Xattr is one extended attribute.
 type Xattr struct{ Name, Value string }
 
-// kept says which extended attributes are part of a state. The others belong
-// to the host's own policy (labels, integrity measurements).
+// kept reports whether an extended attribute is part of a captured state. The other attributes belong to the host's policy
+// (labels, integrity measurements).
 func kept(name string) bool {
 	switch {
 	case strings.HasPrefix(name, "user."), strings.HasPrefix(name, "trusted."):
@@ -128,18 +128,18 @@ func kept(name string) bool {
 	return name == "security.capability" || name == "system.posix_acl_access" || name == "system.posix_acl_default"
 }
 
-// ProcPath names the file behind fd, which may be open with O_PATH, for the
-// system calls that take only paths. The kernel goes straight to that file.
+// ProcPath returns a path of the file behind fd for system calls that take only paths. fd may be open with O_PATH. The kernel
+// resolves the path directly to that file.
 func ProcPath(fd int) string { return fmt.Sprintf("/proc/self/fd/%d", fd) }
 
-// ReadXattrs lists the attributes of the file behind fd, sorted by name.
+// ReadXattrs returns the attributes of the file behind fd, sorted by name.
 func ReadXattrs(fd int) ([]Xattr, error) {
 	return collectXattrs(
 		func(b []byte) (int, error) { return unix.Flistxattr(fd, b) },
 		func(n string, b []byte) (int, error) { return unix.Fgetxattr(fd, n, b) })
 }
 
-// ReadXattrsPath is readXattrs for an fd that is open with O_PATH.
+// ReadXattrsPath does the same as ReadXattrs for an fd that is open with O_PATH.
 func ReadXattrsPath(fd int) ([]Xattr, error) {
 	p := ProcPath(fd)
 	return collectXattrs(
@@ -159,7 +159,7 @@ func collectXattrs(list func([]byte) (int, error), get func(string, []byte) (int
 		}
 		v, err := growing(func(b []byte) (int, error) { return get(n, b) })
 		if err == unix.ENODATA {
-			continue // gone since it was listed
+			continue // removed since the names were listed
 		}
 		if err != nil {
 			return nil, fmt.Errorf("attribute %s: %w", n, err)
@@ -170,7 +170,7 @@ func collectXattrs(list func([]byte) (int, error), get func(string, []byte) (int
 	return out, nil
 }
 
-// growing calls read with a buffer that is large enough.
+// growing calls read with a buffer of the size that read asks for, again if the size grows meanwhile.
 func growing(read func([]byte) (int, error)) ([]byte, error) {
 	for {
 		n, err := read(nil)

@@ -1,5 +1,5 @@
-// Package journal is the stored journal of a workspace: a row of epochs, each a manifest and the
-// chain of links, batches of changes, that came after it. Nothing in it asks for the workspace.
+// Package journal stores the journal of a workspace: a sequence of epochs. Each epoch is a manifest and the chain of links
+// (batches of changes) that follow it. The package never reads the workspace.
 package journal
 
 import (
@@ -19,46 +19,46 @@ import (
 	"mulligan/snap/files/manifest"
 )
 
-// Journal is the stored journal of one workspace. Each epoch is under one root. Safe for concurrent use.
+// Journal is the stored journal of one workspace. A root of the store refers to each epoch. Safe for concurrent use.
 type Journal struct {
 	s      *cas.Store
-	prefix string // of the roots' names
+	prefix string // the prefix of the roots' names
 
 	mu     sync.Mutex
 	loaded bool
-	id     string // marks of another journal are not taken for marks of this one
+	id     string // distinguishes this journal's marks from those of another journal
 	epochs []*epoch
 }
 
-// epoch is one stretch of the journal.
+// epoch is a part of the journal: a manifest and the links that follow it.
 type epoch struct {
 	about EpochInfo
 	root  string
 	head  snap.Hash // the newest link, or the manifest if there is none
-	steps []step    // oldest first; nil: not read yet
+	steps []step    // oldest first; nil: not read yet. The first step is the manifest
 }
 
-// step says where the state after a link is.
+// step is the number of a link and its hash, from which the state after the link can be resolved.
 type step struct {
 	seq  uint64
 	hash snap.Hash
 }
 
-// EpochInfo is what an epoch's root says beside its newest link.
+// EpochInfo is the metadata of an epoch's root.
 type EpochInfo struct {
 	Journal string
-	Base    uint64           // the link before the first
-	Last    uint64           // the newest link; Base: there is none
-	Rules   manifest.HexHash // of what was excluded
+	Base    uint64           // the number before that of the first link
+	Last    uint64           // the number of the newest link; equal to Base if there is none
+	Rules   manifest.HexHash // the hash of the exclude rules
 	Root    uint64           // the workspace folder's inode number
-	Records int              // in all links together
-	Bytes   int64            `json:",omitempty"` // of the contents that they speak of
+	Records int              // the number of records in all links together
+	Bytes   int64            `json:",omitempty"` // the total size of the contents in these records
 }
 
 // Open returns the journal whose roots' names begin with prefix.
 func Open(s *cas.Store, prefix string) *Journal { return &Journal{s: s, prefix: prefix} }
 
-// load reads the roots once. mu is held.
+// load reads the roots once. The caller must hold mu.
 func (h *Journal) load() error {
 	if h.loaded {
 		return nil
@@ -84,7 +84,7 @@ func (h *Journal) load() error {
 	return nil
 }
 
-// last is the newest epoch, nil when nothing is stored. mu is held.
+// last returns the newest epoch, or nil if nothing is stored. The caller must hold mu.
 func (h *Journal) last() *epoch {
 	if len(h.epochs) == 0 {
 		return nil
@@ -92,7 +92,8 @@ func (h *Journal) last() *epoch {
 	return h.epochs[len(h.epochs)-1]
 }
 
-// Head is the newest position: its mark, where its state is, what is known of it.
+// Head returns the newest position: its mark, the hash of its link or manifest, and its epoch. All are zero if nothing is
+// stored.
 func (h *Journal) Head() (m snap.Mark, at snap.Hash, about EpochInfo, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -115,7 +116,8 @@ func (h *Journal) IsBase(e EpochInfo, m snap.Mark) bool {
 	return m == snap.Mark(fmt.Sprintf("%s-%012x", e.Journal, e.Base))
 }
 
-// parse reads a mark of this journal. mu is held.
+// parse returns the number in a mark of this journal. The error is of kind errs.Invalid if m is no mark, and errs.NotFound if m
+// is of another journal. The caller must hold mu.
 func (h *Journal) parse(op string, m snap.Mark) (uint64, error) {
 	id, num, ok := strings.Cut(string(m), "-")
 	seq, err := strconv.ParseUint(num, 16, 64)
@@ -128,7 +130,8 @@ func (h *Journal) parse(op string, m snap.Mark) (uint64, error) {
 	return seq, nil
 }
 
-// Find gives where the state at a mark is, and the epoch it belongs to.
+// Find returns the hash of the link or manifest at the mark m, and the epoch of m. The error is of kind errs.NotFound if the
+// journal does not reach m.
 func (h *Journal) Find(op string, m snap.Mark) (at snap.Hash, about EpochInfo, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -156,7 +159,7 @@ func (h *Journal) Find(op string, m snap.Mark) (at snap.Hash, about EpochInfo, e
 		WithHint("it was trimmed; use a checkpoint")
 }
 
-// read fills in an epoch's steps. mu is held.
+// read loads an epoch's steps. The caller must hold mu.
 func (h *Journal) read(e *epoch) error {
 	if e.steps != nil {
 		return nil
@@ -173,10 +176,10 @@ func (h *Journal) read(e *epoch) error {
 	return nil
 }
 
-// maxRecords bounds one link; what changed together may be several of them.
+// maxRecords bounds the records of one link. A larger batch becomes several links.
 const maxRecords = 8192
 
-// Add makes a batch of changes, and what b holds, durable as the newest links.
+// Add stores a batch of changes as the newest links, and commits b, which holds their contents.
 func (h *Journal) Add(b *cas.Batch, seen time.Time, records []Record) (err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -222,8 +225,8 @@ func epochRoot(name string, hash snap.Hash, about EpochInfo) (cas.Root, error) {
 	return cas.Root{Name: name, Hash: hash, Meta: meta}, err
 }
 
-// Begin starts a new epoch with the manifest top: at the newest position, or
-// behind it where no links lead there (gap).
+// Begin starts a new epoch with the manifest top. The epoch begins at the newest position, or with gap after it, because no
+// links lead from there to top.
 func (h *Journal) Begin(b *cas.Batch, top snap.Hash, rules manifest.HexHash, root uint64, gap bool) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -253,7 +256,8 @@ func (h *Journal) Begin(b *cas.Batch, top snap.Hash, rules manifest.HexHash, roo
 	return nil
 }
 
-// Seq is the number of the link at a mark.
+// Seq returns the number of the link at a mark. The error is of kind errs.Invalid if m is no mark, and errs.NotFound if m is of
+// another journal.
 func (h *Journal) Seq(op string, m snap.Mark) (uint64, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -263,7 +267,7 @@ func (h *Journal) Seq(op string, m snap.Mark) (uint64, error) {
 	return h.parse(op, m)
 }
 
-// Trim drops the epochs that end before the mark. The newest stays.
+// Trim deletes the epochs that end before the mark. The newest epoch stays.
 func (h *Journal) Trim(op string, oldest snap.Mark) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -281,11 +285,11 @@ func (h *Journal) Trim(op string, oldest snap.Mark) error {
 	return nil
 }
 
-// ended names the epochs that end before the mark, oldest first. mu is held.
+// ended returns the root names of the epochs that end before the mark, oldest first. The caller must hold mu.
 func (h *Journal) ended(op string, oldest snap.Mark) (names []string, err error) {
 	seq, err := h.parse(op, oldest)
 	if errs.KindOf(err) == errs.NotFound {
-		return nil, nil // of a journal that is gone: no epoch is older than that
+		return nil, nil // the mark is of another journal: no epoch is older
 	}
 	if err != nil {
 		return nil, err
@@ -296,7 +300,7 @@ func (h *Journal) ended(op string, oldest snap.Mark) (names []string, err error)
 	return names, nil
 }
 
-// EndedRoots names the epochs that trim would drop.
+// EndedRoots returns the root names of the epochs that Trim would delete.
 func (h *Journal) EndedRoots(op string, oldest snap.Mark) ([]string, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -306,7 +310,7 @@ func (h *Journal) EndedRoots(op string, oldest snap.Mark) ([]string, error) {
 	return h.ended(op, oldest)
 }
 
-// Reaches reports whether the state at m is in the journal still.
+// Reaches reports whether the journal still has the state at m.
 func (h *Journal) Reaches(m snap.Mark) bool {
 	_, _, err := h.Find("", m)
 	return err == nil

@@ -12,16 +12,14 @@ import (
 	"mulligan/snap/files/relpath"
 )
 
-// The journal is a chain of nodes in the content store, beginning at a
-// manifest. Each is a batch of changes:
+// The journal is a chain of nodes in the content store, beginning at a manifest. Each node is a batch of changes:
 //
 //	link: version 'j' seq seen start count record*
 //	record: path what [before] [entry without its name]
 //
-// The first reference is the link before, or where start is 1 the manifest;
-// then come the contents of the entries, in their order. seq numbers the links
-// of a journal, seen is when the batch was first seen (ns since 1970). The bits
-// of what: 1 there was an entry before, whose digest follows; 2 there is one now.
+// The first reference is the previous link, or the manifest if start is 1. The contents of the entries follow, in their order.
+// seq numbers the links of a journal, and seen is the time at which the batch was first seen (ns since 1970). The bits of what:
+// 1 means that an entry existed before, whose digest follows; 2 means that an entry exists now.
 const sortLink = 'j'
 
 const (
@@ -32,8 +30,8 @@ const (
 // Record is one change of one path.
 type Record struct {
 	Path   string
-	Before snap.Hash       // digest of the entry before; zero: there was none
-	After  *manifest.Entry // nil: it is gone. Its name is empty, and a folder has no hash
+	Before snap.Hash       // digest of the entry before; zero if there was none
+	After  *manifest.Entry // nil if the path was removed. Its name is empty, and a folder has no hash
 }
 
 // link is one batch of the journal.
@@ -85,7 +83,7 @@ func (r *Record) append(b []byte) []byte {
 	return b
 }
 
-// decodeLink takes apart what link.encode wrote.
+// decodeLink decodes what link.encode wrote.
 func decodeLink(data []byte, refs []snap.Hash) (*link, error) {
 	r := manifest.Decoder{Rest: data, Refs: refs}
 	if r.Byte() != manifest.Version || r.Byte() != sortLink || len(refs) == 0 || refs[0].IsZero() {
@@ -131,7 +129,7 @@ func decodeRecord(r *manifest.Decoder, out *Record) {
 	}
 }
 
-// loadLink reads the link h; top reports that h is a manifest instead.
+// loadLink reads the link h. top reports that h is a manifest and not a link.
 func loadLink(s *cas.Store, h snap.Hash) (l *link, top bool, err error) {
 	data, refs, err := s.Node(h)
 	if err != nil {
@@ -147,7 +145,7 @@ func loadLink(s *cas.Store, h snap.Hash) (l *link, top bool, err error) {
 	return l, false, nil
 }
 
-// chain reads the links from h back to the manifest that they begin at, newest first.
+// chain reads the links from h back to the manifest of their epoch, base. The newest link is first.
 func chain(s *cas.Store, h snap.Hash) (links []*link, base snap.Hash, err error) {
 	for {
 		l, top, err := loadLink(s, h)
@@ -161,7 +159,7 @@ func chain(s *cas.Store, h snap.Hash) (links []*link, base snap.Hash, err error)
 	}
 }
 
-// newest gathers what a chain, newest link first, leads to.
+// newest returns the state of each changed path after all of links, which are sorted newest first.
 func newest(links []*link) *manifest.Edits {
 	t := &manifest.Edits{}
 	for _, l := range links {
@@ -174,7 +172,7 @@ func newest(links []*link) *manifest.Edits {
 	return t
 }
 
-// Resolve gives the manifest of the state that h, a link or a manifest, stands for.
+// Resolve returns the manifest of the state after the link h. h may also be a manifest, which Resolve loads.
 func Resolve(ctx context.Context, s *cas.Store, h snap.Hash) (*manifest.Manifest, error) {
 	links, base, err := chain(s, h)
 	if err != nil {
@@ -191,5 +189,5 @@ func Resolve(ctx context.Context, s *cas.Store, h snap.Hash) (*manifest.Manifest
 	return m, nil
 }
 
-// journalName is that of the journal's links.
+// journalName is the series of the journal's links in the content store.
 const journalName = "/journal"

@@ -9,9 +9,9 @@ import (
 	"mulligan/snap/files/manifest"
 )
 
-// Back says what leads from the state at one place back to an earlier one,
-// which the link h stands for. nil: fewer changes lead there from the beginning
-// of its epoch, or not all that lies between was recorded.
+// Back returns the edits that turn the state at from into that at the earlier mark to, whose link or manifest is at. It returns
+// nil if the way from the beginning of the epoch to at has fewer changes, or if the journal lacks changes between the two
+// marks.
 func (h *Journal) Back(ctx context.Context, from, to snap.Mark, at snap.Hash) (*manifest.Edits, error) {
 	links, base, err := chain(h.s, at)
 	if err != nil {
@@ -30,7 +30,7 @@ func (h *Journal) Back(ctx context.Context, from, to snap.Mark, at snap.Hash) (*
 		for i := len(l.records) - 1; i >= 0; i-- {
 			if r := &l.records[i]; paths[r.Path] {
 				t.Put(r.Path, r.After)
-				delete(paths, r.Path) // what is older does not matter
+				delete(paths, r.Path) // older records of the path do not matter
 			}
 		}
 	}
@@ -38,7 +38,7 @@ func (h *Journal) Back(ctx context.Context, from, to snap.Mark, at snap.Hash) (*
 	if err != nil {
 		return nil, err
 	}
-	for p := range paths { // as they were at the beginning
+	for p := range paths { // paths that did not change between the beginning of the epoch and at
 		e, err := m.Find(p)
 		if err != nil {
 			return nil, err
@@ -48,12 +48,12 @@ func (h *Journal) Back(ctx context.Context, from, to snap.Mark, at snap.Hash) (*
 	return t, nil
 }
 
-// changed are the paths that changed from one place to a later one; nil where
-// not all of that was recorded, or it is more than so many records.
+// changed returns the paths that changed from one mark to a later one. It returns nil if the journal lacks some of these
+// changes, or if they are more than most records.
 func (h *Journal) changed(ctx context.Context, from, to snap.Mark, most int) (map[string]bool, error) {
 	lo, err := h.Seq("", from)
 	if err != nil {
-		return nil, nil // of another journal
+		return nil, nil // the mark is of another journal
 	}
 	hi, err := h.Seq("", to)
 	if err != nil {
@@ -61,10 +61,10 @@ func (h *Journal) changed(ctx context.Context, from, to snap.Mark, most int) (ma
 	}
 	steps, err := h.stepsSince("", lo+1)
 	if err != nil {
-		return nil, nil // trimmed
+		return nil, nil // the journal was trimmed
 	}
 	steps = slices.DeleteFunc(steps, func(s step) bool { return s.seq > hi })
-	if len(steps) == 0 || len(steps) > most || uint64(len(steps)) != hi-lo { // a gap has a number, and no link
+	if len(steps) == 0 || len(steps) > most || uint64(len(steps)) != hi-lo { // a gap takes a number but has no link
 		return nil, nil
 	}
 	paths := map[string]bool{}
@@ -86,7 +86,8 @@ func (h *Journal) changed(ctx context.Context, from, to snap.Mark, most int) (ma
 	return paths, nil
 }
 
-// Writes lists the changes after from, up to to.
+// Writes returns the changes after from, up to and including to. The error is of kind errs.NotFound if the journal does not
+// have all of them.
 func (h *Journal) Writes(ctx context.Context, op string, from, to snap.Mark) ([]snap.Write, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -130,7 +131,7 @@ func (h *Journal) Writes(ctx context.Context, op string, from, to snap.Mark) ([]
 	return out, nil
 }
 
-// Since calls do with every link from number first on, in their order.
+// Since calls do with every link from the number first on, in order.
 func (h *Journal) Since(ctx context.Context, op string, first uint64, do func(*link) error) error {
 	steps, err := h.stepsSince(op, first)
 	if err != nil {
@@ -178,8 +179,8 @@ func (h *Journal) stepsSince(op string, first uint64) ([]step, error) {
 	return out, nil
 }
 
-// writes appends what the link says to a caller: a folder whose time alone
-// moved, because something in it did, is left out.
+// writes appends the records of the link to out. It leaves out a folder of which only the time changed, because something in
+// the folder changed.
 func (l *link) writes(out []snap.Write, at snap.Mark) []snap.Write {
 	for i := range l.records {
 		r := &l.records[i]

@@ -10,37 +10,38 @@ import (
 	"mulligan/snap/files/workspace"
 )
 
-// Track is what some writes did to one path.
+// Track is the effect of some writes on one path.
 type Track struct {
-	Runs []Run // oldest first: writes with no other one between them are one
+	Runs []Run // oldest first; writes without a foreign write between them are one run
 
-	last  *manifest.Entry // what the journal has there, as far as it was read
-	known bool            // last is
-	open  bool            // the newest write is one of runs
+	last  *manifest.Entry // the entry of the path after the last link that was read
+	known bool            // whether last is set
+	open  bool            // whether the newest write belongs to the last run
 }
 
-// Run is a row of writes: what there was before them, and what they left.
+// Run is a sequence of writes: the entry before them, and the entry after them.
 type Run struct {
 	Before, After *manifest.Entry
-	Since         snap.Hash // the link of the journal, or the manifest, that holds the state before them
+	Since         snap.Hash // the link of the journal, or the manifest, that has the state before them
 }
 
-// tracer follows paths through the journal.
+// tracer follows paths through the journal. wanted has the writes to trace.
 type tracer struct {
 	ctx    context.Context
 	s      *cas.Store
 	wanted map[position]bool
 	tracks map[string]*Track
-	states map[snap.Hash]*manifest.Manifest // as looked up
+	states map[snap.Hash]*manifest.Manifest // resolved states, by link or manifest
 }
 
-// position is where a write stands in the journal.
+// position is the path of a write and the number of its link.
 type position struct {
 	path string
 	seq  uint64
 }
 
-// Trace returns the tracks of writes, by path. dir is the workspace, for errors.
+// Trace returns the tracks of writes, by path. dir is the workspace's folder, for errors. The error is of kind errs.NotFound if
+// the journal has no record of a write.
 func (h *Journal) Trace(ctx context.Context, op, dir string, writes []snap.Write) (map[string]*Track, error) {
 	t := &tracer{ctx: ctx, s: h.s,
 		wanted: map[position]bool{}, tracks: map[string]*Track{}, states: map[snap.Hash]*manifest.Manifest{}}
@@ -68,7 +69,7 @@ func (h *Journal) Trace(ctx context.Context, op, dir string, writes []snap.Write
 	return t.tracks, nil
 }
 
-// link takes in what a link says of the paths.
+// link adds the records of a link to the tracks.
 func (t *tracer) link(l *link) error {
 	for i := range l.records {
 		r := &l.records[i]
@@ -86,7 +87,7 @@ func (t *tracer) link(l *link) error {
 	return nil
 }
 
-// record takes in one write of a path.
+// record adds one write of a path to the path's track.
 func (t *tracer) record(k *Track, l *link, r *Record) error {
 	follows := k.known && k.last.Digest() == r.Before
 	switch {
@@ -107,7 +108,7 @@ func (t *tracer) record(k *Track, l *link, r *Record) error {
 	return nil
 }
 
-// before is what was at the record's path before its link.
+// before returns the entry at the record's path before link l, or nil if there was none.
 func (t *tracer) before(l *link, r *Record) (*manifest.Entry, error) {
 	if r.Before.IsZero() {
 		return nil, nil

@@ -12,9 +12,8 @@ import (
 	"mulligan/snap/files/relpath"
 )
 
-// A manifest is a Merkle tree of nodes in the content store. A node's bytes
-// open with a version and its sort; hashes are not among them but are the
-// node's references, in the order in which the bytes speak of them.
+// A manifest is a Merkle tree of nodes in the content store. A node's bytes begin with a version and the node's sort. They
+// contain no hashes: the hashes are the node's references, in the order of the entries or pieces that they belong to.
 //
 //	top:    version 't' entry                the workspace folder itself; 1 reference
 //	folder: version 'd' count entry*         sorted by the names' bytes, none twice
@@ -22,9 +21,8 @@ import (
 //	large:  version 'c' size bits            a file in pieces; a set bit is a piece
 //	                                         that is a reference, a clear one is all zeros
 //
-// entry: name mode uid gid mtime(sec, nsec) flags, then what the flags announce,
-// in their order. Numbers are varints (zig-zag for seconds), strings are
-// preceded by their length.
+// entry: name mode uid gid mtime(sec, nsec) flags, then the fields that the flags announce, in the order of the flags. Numbers
+// are varints (zig-zag for seconds), and strings are preceded by their length.
 const Version = 1
 
 const (
@@ -47,6 +45,7 @@ const (
 	allFlags = 1<<iota - 1
 )
 
+// ErrFormat means that an object is not encoded as this version does.
 var ErrFormat = errors.New("not a manifest of this version")
 
 func (e *Entry) flags() (f uint64) {
@@ -65,7 +64,7 @@ func (e *Entry) flags() (f uint64) {
 	return f
 }
 
-// EncodeNode gives the bytes and the references of a node.
+// EncodeNode returns the bytes and the references of a node.
 func EncodeNode(sort byte, entries []*Entry) (data []byte, refs []snap.Hash) {
 	data = make([]byte, 0, 16+48*len(entries))
 	data = append(data, Version, sort)
@@ -81,6 +80,7 @@ func EncodeNode(sort byte, entries []*Entry) (data []byte, refs []snap.Hash) {
 	return data, refs
 }
 
+// Append appends the encoding of e, without its hash, to b.
 func (e *Entry) Append(b []byte) []byte {
 	f := e.flags()
 	b = AppendString(b, e.Name)
@@ -115,8 +115,7 @@ func AppendString(b []byte, s string) []byte {
 	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
 }
 
-// decodeNode is the reverse of encodeNode, and takes nothing else: whatever it
-// accepts encodes to the same bytes again.
+// decodeNode is the inverse of EncodeNode. It accepts nothing that EncodeNode would encode to other bytes.
 func decodeNode(sort byte, data []byte, refs []snap.Hash) ([]Entry, error) {
 	r := Decoder{Rest: data, Refs: refs}
 	if r.Byte() != Version || r.Byte() != sort {
@@ -148,7 +147,8 @@ func decodeNode(sort byte, data []byte, refs []snap.Hash) ([]Entry, error) {
 	return out, r.Err
 }
 
-// wellNamed keeps a name from reaching out of the folder it stands in.
+// wellNamed reports whether a node of that sort may have an entry with that name. Such a name never refers to a place outside
+// of its folder.
 func wellNamed(sort byte, name string) bool {
 	if sort == SortTop {
 		return name == ""
@@ -159,13 +159,14 @@ func wellNamed(sort byte, name string) bool {
 	return relpath.ValidName(name)
 }
 
-// Decoder takes a node apart; after the first error it gives zeros.
+// Decoder decodes a node. After the first error, its methods return zeros.
 type Decoder struct {
 	Rest []byte
 	Refs []snap.Hash
 	Err  error
 }
 
+// Fail sets the error, unless one is set, and ends the decoding.
 func (r *Decoder) Fail(what string) {
 	if r.Err == nil {
 		r.Err = fmt.Errorf("%w: %s", ErrFormat, what)
@@ -185,7 +186,7 @@ func (r *Decoder) Byte() byte {
 
 func (r *Decoder) Uvarint() uint64 {
 	v, n := binary.Uvarint(r.Rest)
-	if n <= 0 || n > 1 && r.Rest[n-1] == 0 { // one number, one spelling
+	if n <= 0 || n > 1 && r.Rest[n-1] == 0 { // every number has only one valid encoding
 		r.Fail("a broken number")
 		return 0
 	}
@@ -217,7 +218,7 @@ func (r *Decoder) String() string {
 	return s
 }
 
-// Digest reads the bytes of a hash.
+// Digest decodes a hash that is among the bytes.
 func (r *Decoder) Digest() (h snap.Hash) {
 	if len(r.Rest) < len(h) {
 		r.Fail("too short")
@@ -227,7 +228,7 @@ func (r *Decoder) Digest() (h snap.Hash) {
 	return h
 }
 
-// entry reads what entry.append wrote, and the hash from the references.
+// entry decodes an entry, and takes its hash from the references.
 func (r *Decoder) entry(e *Entry) {
 	f := r.Fields(e)
 	if f&hasHash != 0 {
@@ -240,6 +241,7 @@ func (r *Decoder) entry(e *Entry) {
 	r.checkEntry(e, f)
 }
 
+// Fields decodes an entry without its hash, and returns its flags.
 func (r *Decoder) Fields(e *Entry) (f uint64) {
 	e.Name = r.String()
 	e.Mode, e.Uid, e.Gid = r.Uint32(), r.Uint32(), r.Uint32()
@@ -285,7 +287,7 @@ func (r *Decoder) xattrs() (list []inode.Xattr) {
 	return list
 }
 
-// checkEntry refuses what encodeNode never writes.
+// checkEntry fails for an entry that EncodeNode never writes.
 func (r *Decoder) checkEntry(e *Entry, f uint64) {
 	switch {
 	case e.flags() != f:
@@ -309,7 +311,7 @@ func knownKind(k uint32) bool {
 	return false
 }
 
-// Bare reads an entry that has no name and, if it is a folder, no content.
+// Bare decodes an entry that has no name and, if it is a folder, no hash.
 func (r *Decoder) Bare(e *Entry) {
 	f := r.Fields(e)
 	if f&hasHash != 0 {
@@ -324,7 +326,7 @@ func (r *Decoder) Bare(e *Entry) {
 		return
 	}
 	if e.IsDir() {
-		e.Hash = snap.Hash{1} // what checkEntry asks of a folder
+		e.Hash = snap.Hash{1} // checkEntry requires a hash of a folder
 		r.checkEntry(e, f|hasHash)
 		e.Hash = snap.Hash{}
 		return
@@ -332,7 +334,8 @@ func (r *Decoder) Bare(e *Entry) {
 	r.checkEntry(e, f)
 }
 
-// Pairs calls do for each name in a or b, both of which are sorted, with its entries; nil: none.
+// Pairs calls do, in order, for each name in a or b, with the entries of that name. An entry is nil if the list lacks the name.
+// a and b are sorted.
 func Pairs(a, b []Entry, do func(name string, x, y *Entry) error) error {
 	for len(a) > 0 || len(b) > 0 {
 		var x, y *Entry
@@ -356,6 +359,7 @@ func Pairs(a, b []Entry, do func(name string, x, y *Entry) error) error {
 	return nil
 }
 
+// EntriesOf returns the entries of the folder e of m, or nil if e is nil or no folder.
 func EntriesOf(m *Manifest, e *Entry) ([]Entry, error) {
 	if e == nil || !e.IsDir() {
 		return nil, nil

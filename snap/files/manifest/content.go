@@ -11,26 +11,27 @@ import (
 	"mulligan/snap/cas"
 )
 
-// folderName is the name that versions of a folder's node go by; its whole path is not
-// always at hand where it is made.
+// folderName returns the name of the series that has the versions of a folder's node. It uses only the folder's name, because
+// the callers do not always know the path.
 func folderName(name string) string { return name + "/" }
 
 var zeros = make([]byte, cas.ChunkSize)
 
-// MaxFile is the size of the largest file that is captured, holes and all: memory and the store
-// hold a bit for each of its pieces.
+// MaxFile is the size of the largest file that is captured, holes included. Memory and the store hold one bit for each piece of
+// a file.
 const MaxFile = 64 << 40
 
-// large is the node of a file in pieces of cas.ChunkSize.
+// large is the node of a file that is stored in pieces of cas.ChunkSize.
 type large struct {
 	size int64
 	bits []byte
 	refs []snap.Hash
 }
 
+// Pieces returns the number of pieces of a file of that size.
 func Pieces(size int64) int64 { return (size + cas.ChunkSize - 1) / cas.ChunkSize }
 
-// EncodeLarge encodes the node of a file in pieces. hashes has those that are not all zeros, by their numbers.
+// EncodeLarge encodes the node of a file in pieces. hashes has the pieces that are not all zeros, by their numbers.
 func EncodeLarge(size int64, hashes map[int64]snap.Hash) (data []byte, refs []snap.Hash) {
 	bits := make([]byte, (Pieces(size)+7)/8)
 	for _, i := range slices.Sorted(maps.Keys(hashes)) {
@@ -41,7 +42,7 @@ func EncodeLarge(size int64, hashes map[int64]snap.Hash) (data []byte, refs []sn
 	return append(data, bits...), refs
 }
 
-// has reports whether piece i is a reference rather than zeros.
+// has reports whether piece i is a reference; otherwise it is all zeros.
 func (l *large) has(i int64) bool { return l.bits[i/8]&(1<<(i%8)) != 0 }
 
 func decodeLarge(data []byte, refs []snap.Hash) (*large, error) {
@@ -71,8 +72,7 @@ func decodeLarge(data []byte, refs []snap.Hash) (*large, error) {
 	return l, nil
 }
 
-// EachPiece calls do with every piece of a content that is not all zeros,
-// verified, in order.
+// EachPiece calls do, in order, with every piece of e's content that is not all zeros. The pieces are verified.
 func EachPiece(s *cas.Store, e *Entry, do func(off int64, p []byte) error) error {
 	if e.Size == 0 {
 		return nil
@@ -123,7 +123,7 @@ func (l *large) each(s *cas.Store, do func(off int64, p []byte) error) error {
 	return nil
 }
 
-// OpenContent reads a stored content, its holes as zeros. The caller must close it.
+// OpenContent returns a reader of e's content, in which holes are zeros. The caller must close it.
 func OpenContent(s *cas.Store, e Entry) io.ReadCloser {
 	r, w := io.Pipe()
 	go func() {
@@ -149,19 +149,19 @@ func OpenContent(s *cas.Store, e Entry) io.ReadCloser {
 		if err == nil {
 			err = fill(e.Size)
 		}
-		w.CloseWithError(err) // of nil: io.EOF
+		w.CloseWithError(err) // io.EOF if err is nil
 	}()
 	return r
 }
 
-// StoredSize is how many bytes a restore writes for e: what is all zeros stays a hole.
+// StoredSize returns the number of bytes that a restore writes for e. Pieces of zeros become holes.
 func StoredSize(s *cas.Store, e *Entry) int64 {
 	if e.Size <= cas.ChunkSize {
 		return e.Size
 	}
 	data, refs, err := s.Node(e.Hash)
 	if err != nil {
-		return e.Size // checkContents says what is wrong with it
+		return e.Size // the check of the contents reports the damage
 	}
 	l, err := decodeLarge(data, refs)
 	if err != nil {

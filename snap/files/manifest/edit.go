@@ -9,14 +9,14 @@ import (
 	"mulligan/snap/files/relpath"
 )
 
-// Edits says what is at some paths; all others are as they were.
+// Edits is a tree of the paths that an edit sets. All other paths stay as they are.
 type Edits struct {
 	Set  bool
-	To   *Entry // nil: nothing. A folder's hash is not looked at
+	To   *Entry // the new entry; nil removes it. A folder's hash is ignored
 	kids map[string]*Edits
 }
 
-// At gives the edits' node for path, making it.
+// At returns the node of t for path, and makes it if it is missing.
 func (t *Edits) At(path string) *Edits {
 	if path == "." {
 		return t
@@ -37,13 +37,13 @@ func (t *Edits) At(path string) *Edits {
 	return t
 }
 
-// Put says what is at path.
+// Put sets the entry at path to e. A nil e removes it.
 func (t *Edits) Put(path string, e *Entry) {
 	k := t.At(path)
 	k.Set, k.To = true, e
 }
 
-// Edit gives the manifest that t makes of m. The two share what they know.
+// Edit returns the manifest that results from m and the edits t. Both share the folders that are in memory.
 func (m *Manifest) Edit(ctx context.Context, t *Edits) (*Manifest, error) {
 	ed := &editor{ctx: ctx, m: m}
 	root, err := ed.entry(t, &m.Root, "")
@@ -56,13 +56,13 @@ func (m *Manifest) Edit(ctx context.Context, t *Edits) (*Manifest, error) {
 	return New(*root, m.Folders), nil
 }
 
-// editor makes one manifest of another; folders that nothing is changed in are shared.
+// editor makes a manifest from another one. Unchanged folders are shared.
 type editor struct {
 	ctx context.Context
 	m   *Manifest
 }
 
-// entry gives what t makes of old, either of which may be nothing.
+// entry returns the result of the edits t for the entry old. Both old and the result may be nil.
 func (ed *editor) entry(t *Edits, old *Entry, name string) (*Entry, error) {
 	e := old
 	if t.Set {
@@ -84,7 +84,7 @@ func (ed *editor) entry(t *Edits, old *Entry, name string) (*Entry, error) {
 	return &x, err
 }
 
-// folder makes a folder of old's entries and what t says of them.
+// folder makes the folder that results from old's entries and the edits t, and returns its hash.
 func (ed *editor) folder(t *Edits, old *Entry) (snap.Hash, error) {
 	have, err := EntriesOf(ed.m, old)
 	if err != nil {

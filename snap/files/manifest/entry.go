@@ -11,25 +11,24 @@ import (
 	"mulligan/snap/files/inode"
 )
 
-// Entry is what a manifest says of one name. There is one in memory for every name in a
-// workspace: what few have is elsewhere.
+// Entry describes one name of a workspace. A process may hold millions of entries, so fields that few entries have are in rare.
 type Entry struct {
 	Name     string
 	Mode     uint32 // st_mode: the type and all twelve permission bits
 	Uid, Gid uint32
-	Mount    bool // something was mounted here: nothing else is known
-	Loose    bool // a folder whose mtime is somebody else's business
+	Mount    bool // a mount point, of which only name and type are known
+	Loose    bool // a folder whose mtime is ignored, because a file of another driver is in it
 	Mtime    inode.Time
 	Size     int64     // of a regular file
-	Hash     snap.Hash // of a file's content (none when empty), or of a folder's node
-	rare     *rare     // nil: nothing. Copies share it, so it is never changed, but replaced
+	Hash     snap.Hash // of a file's content (zero if empty), or of a folder's node
+	rare     *rare     // nil: none of them. Copies of an entry share it, so it is never changed, only replaced
 }
 
-// rare is what few entries have.
+// rare has the fields that few entries have.
 type rare struct {
 	rdev   uint64        // of a device
 	link   string        // of a symbolic link
-	group  string        // the first path of its hard-link group; "" when it stands alone
+	group  string        // the first path of its hard-link group; "" if there is no other name
 	xattrs []inode.Xattr // sorted by name
 }
 
@@ -79,25 +78,25 @@ func (e *Entry) Perm() uint32  { return e.Mode & 0o7777 }
 func (e *Entry) Device() bool  { k := e.Kind(); return k == unix.S_IFCHR || k == unix.S_IFBLK }
 func (e *Entry) Symlink() bool { return e.Kind() == unix.S_IFLNK }
 
-// Equal reports whether a and b say the same, hash and all.
+// Equal reports whether all fields of a and b are equal, except for the names.
 func (a *Entry) Equal(b *Entry) bool {
 	return a.SameMeta(b) && a.SameBody(b) && a.Group() == b.Group() && a.Hash == b.Hash
 }
 
-// SameMeta compares what can be changed without touching the content.
+// SameMeta compares the fields that can be changed without a change of the content.
 func (a *Entry) SameMeta(b *Entry) bool {
 	return a.Mode == b.Mode && a.Uid == b.Uid && a.Gid == b.Gid && a.Mtime == b.Mtime &&
 		a.Loose == b.Loose && slices.Equal(a.Xattrs(), b.Xattrs())
 }
 
-// SameBody compares what makes it another thing: type, content, target. A
-// folder's content is its entries' business.
+// SameBody compares type, content and target: two entries that differ in these cannot be made equal by a change of metadata.
+// The content of folders is not compared.
 func (a *Entry) SameBody(b *Entry) bool {
 	return a.Kind() == b.Kind() && a.Mount == b.Mount && a.Size == b.Size && a.Rdev() == b.Rdev() &&
 		a.Link() == b.Link() && (a.IsDir() || a.Hash == b.Hash)
 }
 
-// NewEntry is the entry of a thing with that stat, as far as stat tells.
+// NewEntry returns an entry with the fields that stat returns.
 func NewEntry(name string, st inode.Stat) Entry {
 	e := Entry{Name: name, Mode: st.Mode, Uid: st.Uid, Gid: st.Gid, Mtime: st.Mtime}
 	switch {
@@ -113,7 +112,7 @@ func NewEntry(name string, st inode.Stat) Entry {
 
 const DirKind = unix.S_IFDIR
 
-// search finds name among a folder's entries, or gives nil.
+// search returns the entry called name of a folder, or nil.
 func search(entries []Entry, name string) *Entry {
 	i, ok := slices.BinarySearchFunc(entries, name, func(e Entry, n string) int { return strings.Compare(e.Name, n) })
 	if !ok {
@@ -124,8 +123,8 @@ func search(entries []Entry, name string) *Entry {
 
 func EqualXattrs(a, b *Entry) bool { return slices.Equal(a.Xattrs(), b.Xattrs()) }
 
-// Digest tells one state of an entry from another, but for its name, its other
-// names, a folder's content, and a folder's time, which moves with its content.
+// Digest returns a hash that identifies the state of an entry. It covers neither the name, nor the hard-link group, nor a
+// folder's content and time (which changes with the content). The digest of nil is zero.
 func (e *Entry) Digest() snap.Hash {
 	if e == nil {
 		return snap.Hash{}
@@ -139,7 +138,7 @@ func (e *Entry) Digest() snap.Hash {
 	return blake3.Sum256(append(x.Append(nil), x.Hash[:]...))
 }
 
-// Bare is e as a record has it.
+// Bare returns a copy of e as a record of the journal has it: without the name and a folder's hash.
 func (e *Entry) Bare() *Entry {
 	x := *e
 	x.Name = ""

@@ -1,6 +1,5 @@
-// Package manifest is the record of a workspace: a Merkle tree of entries in the content store.
-// It encodes and decodes the tree's nodes, finds entries by path, edits a manifest into another,
-// and hashes trees that are being read. It does not touch the workspace.
+// Package manifest records the state of a workspace as a Merkle tree of entries in the content store. It encodes and decodes
+// the tree's nodes, finds entries by path, edits manifests, and hashes trees that were read. It does not access the workspace.
 package manifest
 
 import (
@@ -12,17 +11,17 @@ import (
 	"mulligan/snap/files/relpath"
 )
 
-// Manifest is a tree whose folders are hashed: its top's hash, the workspace folder's entry, and
-// its folders' entries. It need not be in the store: of a restore's ends most are
-// there already, as links of the journal.
+// Manifest is a tree whose folders are hashed: the top's hash, the entry of the workspace folder, and the entries of its
+// folders. A manifest need not be in the store: most states that a restore begins or ends with are stored as links of the
+// journal.
 type Manifest struct {
 	Hash   snap.Hash
 	Root   Entry
-	Source snap.Hash // the object in the store that it can be had from again: see resolve; zero: there is none
+	Source snap.Hash // the object in the store from which journal.Resolve makes this manifest; zero: none
 	*Folders
 }
 
-// New returns the manifest of the workspace folder root, whose folders in knows.
+// New returns the manifest of the workspace folder root. in has the folders below root.
 func New(root Entry, in *Folders) *Manifest {
 	root.Name = ""
 	return &Manifest{Hash: cas.NodeHash(EncodeNode(SortTop, []*Entry{&root})), Root: root, Folders: in}
@@ -32,13 +31,15 @@ func New(root Entry, in *Folders) *Manifest {
 type Folders struct {
 	store *cas.Store
 	mu    sync.Mutex
-	known map[snap.Hash][]Entry // what was read, or is not stored
+	known map[snap.Hash][]Entry // folders that were read, or are not stored
 }
 
+// NewFolders returns Folders that begin with the entries in known.
 func NewFolders(s *cas.Store, known map[snap.Hash][]Entry) *Folders {
 	return &Folders{store: s, known: known}
 }
 
+// Folder returns the entries of the folder with the hash h. The caller must not change them.
 func (f *Folders) Folder(h snap.Hash) ([]Entry, error) {
 	f.mu.Lock()
 	e, ok := f.known[h]
@@ -53,7 +54,7 @@ func (f *Folders) Folder(h snap.Hash) ([]Entry, error) {
 	return e, err
 }
 
-// Loaded returns how many folders f has in memory.
+// Loaded returns the number of folders in memory.
 func (f *Folders) Loaded() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -66,7 +67,7 @@ func (f *Folders) add(h snap.Hash, e []Entry) {
 	f.mu.Unlock()
 }
 
-// SealTree hashes a tree that was just read or made, and returns its manifest. b, where not nil, gets its nodes.
+// SealTree hashes a tree that was just read or made, and returns its manifest. It adds the nodes to b, unless b is nil.
 func SealTree(root *Node, s *cas.Store, b *cas.Batch) (*Manifest, error) {
 	AssignGroups(root)
 	known := map[snap.Hash][]Entry{}
@@ -80,7 +81,7 @@ func SealTree(root *Node, s *cas.Store, b *cas.Batch) (*Manifest, error) {
 	return m, m.Save(b)
 }
 
-// Load opens the stored manifest whose top has the hash h.
+// Load returns the stored manifest whose top has the hash h.
 func Load(s *cas.Store, h snap.Hash) (*Manifest, error) {
 	top, err := loadEntries(s, SortTop, h)
 	if err != nil {
@@ -92,7 +93,7 @@ func Load(s *cas.Store, h snap.Hash) (*Manifest, error) {
 	return &Manifest{Hash: h, Root: top[0], Source: h, Folders: NewFolders(s, map[snap.Hash][]Entry{})}, nil
 }
 
-// Save puts into b what the store does not hold of m.
+// Save adds to b the nodes of m that the store lacks.
 func (m *Manifest) Save(b *cas.Batch) error {
 	if err := m.saveFolder(b, &m.Root); err != nil {
 		return err
@@ -139,6 +140,7 @@ func loadEntries(s *cas.Store, sort byte, h snap.Hash) ([]Entry, error) {
 	return out, nil
 }
 
+// Damaged returns an error of kind errs.Corrupt for the object h.
 func Damaged(h snap.Hash, err error) error {
 	return &errs.Error{Kind: errs.Corrupt, Op: "read manifest", Message: h.String(), Err: err,
 		Hint: "use another checkpoint; this one's record of files is damaged"}
@@ -167,8 +169,8 @@ func (m *Manifest) Find(path string) (*Entry, error) {
 	return e, nil
 }
 
-// PartHash is the hash of what m has in the scope: the top's for all of it, else
-// that of a list of the scope's paths, in which hard-link groups don't count.
+// PartHash returns the hash of the part of m in the scope. For the whole workspace this is the top's hash, and otherwise the
+// hash of a list of the scope's paths, which ignores hard-link groups.
 func (m *Manifest) PartHash(sc relpath.Scope) (snap.Hash, error) {
 	if len(sc) == 0 {
 		return m.Hash, nil
@@ -195,7 +197,7 @@ func (m *Manifest) PartHash(sc relpath.Scope) (snap.Hash, error) {
 	return cas.NodeHash(EncodeNode(sortList, list)), nil
 }
 
-// ungrouped loads e and what is below it, without hard-link groups.
+// ungrouped loads e and everything below it, without hard-link groups.
 func (m *Manifest) ungrouped(e Entry) (*Node, error) {
 	n := &Node{Entry: e}
 	n.SetGroup("")

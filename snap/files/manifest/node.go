@@ -10,22 +10,22 @@ import (
 	"mulligan/snap/files/relpath"
 )
 
-// Node is one name of a tree in memory, on its way into a manifest.
+// Node is an entry of a tree in memory that becomes a manifest.
 type Node struct {
 	Entry
 	Children []*Node // of a folder, sorted by name
-	LinkKey  string  // equal for the names of one file; "" when it has but one
+	LinkKey  string  // equal for all names of one file; "" if it has only one
 
-	// Of what was read from disk: what it can be recognised by, and whether
-	// nothing can have been written since without showing in it.
+	// The following fields are set for entries that were read from disk. They identify the file. Sure means that every write since
+	// the reading changes the stat.
 	ID        inode.ID
 	Ctime     inode.Time
 	Nlink     uint32
 	Sure      bool
-	HashState HashState // of a folder. Journal only
+	HashState HashState // of a folder. Only the journal uses it
 }
 
-// ChildIndex returns where the child of that name is, or would be, and whether it is there.
+// ChildIndex returns the index at which the child of that name is, or would be inserted, and whether the child exists.
 func (n *Node) ChildIndex(name string) (int, bool) {
 	return slices.BinarySearchFunc(n.Children, name, func(k *Node, s string) int { return strings.Compare(k.Name, s) })
 }
@@ -38,7 +38,7 @@ func (n *Node) Child(name string) *Node {
 	return nil
 }
 
-// Unchanged reports whether st is the stat of the very thing that n was read from, and shows no change.
+// Unchanged reports whether st is the stat of the file or folder that n was read from, and shows no change.
 func (n *Node) Unchanged(st inode.Stat) bool {
 	if n.Mount || st.Mount {
 		return n.Mount == st.Mount && n.Kind() == st.Kind()
@@ -65,17 +65,17 @@ func (n *Node) Recall(st inode.Stat, e *Entry) bool {
 	return true
 }
 
-// HashState is what is known of a folder's hash.
+// HashState says whether a folder's hash is current and stored.
 type HashState uint8
 
 const (
-	Outdated HashState = iota // it is of entries that are no longer so
-	Hashed                    // it is that of the entries
-	Stored                    // and so are its node, and those below it, in the epoch that is being written
+	Outdated HashState = iota // the entries have changed since the hash was computed
+	Hashed                    // the hash is that of the entries
+	Stored                    // also, its node and those below it are stored in the epoch that is being written
 )
 
-// tie gives every file that has several names in the tree its group: the path
-// of the first of them. A file whose other names are elsewhere has none.
+// AssignGroups sets the hard-link group of every file that has several names in the tree to the first of these paths. A file
+// whose other names are outside of the tree has no group.
 func AssignGroups(root *Node) {
 	type group struct {
 		first string
@@ -107,8 +107,8 @@ func AssignGroups(root *Node) {
 	}
 }
 
-// Seal sets the hashes of n and the folders below it, deepest first. b, where
-// not nil, gets their nodes, and kept, where not nil, their entries by hash.
+// Seal sets the hashes of n and of the folders below it, deepest first. It adds their nodes to b unless b is nil, and their
+// entries to kept, by hash, unless kept is nil.
 func (n *Node) Seal(b *cas.Batch, kept map[snap.Hash][]Entry) error {
 	if !n.IsDir() {
 		return nil
@@ -134,7 +134,7 @@ func (n *Node) Seal(b *cas.Batch, kept map[snap.Hash][]Entry) error {
 	return nil
 }
 
-// Entries are those of a folder.
+// Entries returns pointers to the entries of a folder.
 func (n *Node) Entries() []*Entry {
 	list := make([]*Entry, len(n.Children))
 	for i, k := range n.Children {
@@ -143,7 +143,7 @@ func (n *Node) Entries() []*Entry {
 	return list
 }
 
-// CopyEntries is a copy of a folder's entries.
+// CopyEntries returns a copy of the entries of a folder.
 func (n *Node) CopyEntries() []Entry {
 	list := make([]Entry, len(n.Children))
 	for i, k := range n.Children {

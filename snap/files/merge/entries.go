@@ -1,5 +1,5 @@
-// Package merge takes a change of one entry back while keeping what came after it: a three-way merge
-// of metadata, targets and texts.
+// Package merge undoes a change of one entry and keeps the changes that were made after it. It is a three-way merge of
+// metadata, link targets and texts.
 package merge
 
 import (
@@ -16,22 +16,22 @@ import (
 	"mulligan/snap/files/rights"
 )
 
-// Merger takes writes back from single entries.
+// Merger undoes writes of single entries.
 type Merger struct {
 	s         *cas.Store
-	b         *cas.Batch       // merged contents go there
-	FileOwner rights.FileOwner // whose ordinary things are merged
+	b         *cas.Batch       // gets the merged contents
+	FileOwner rights.FileOwner // the user whose ordinary files and folders are merged
 	now       time.Time
 }
 
-// New returns a Merger for ordinary things of the file owner's. Merged contents go into b.
+// New returns a Merger for the ordinary files and folders of fileOwner. It adds merged contents to b.
 func New(s *cas.Store, b *cas.Batch, fileOwner rights.FileOwner) *Merger {
 	return &Merger{s: s, b: b, FileOwner: fileOwner, now: time.Now()}
 }
 
-// Merge returns what is to be at a path where left was left by writes, before was
-// before them, and now is there at present. merged reports that it is none of the
-// three; why is other than "" where they don't go together.
+// Merge returns the entry that a path gets when writes are undone. before is the entry before these writes, left the entry that
+// they left, and now the present entry. nil means that the path does not exist. merged reports whether the result differs from
+// all three. why is not "" if they conflict.
 func (u *Merger) Merge(left, now, before *manifest.Entry) (e *manifest.Entry, merged bool, why snap.ConflictReason, err error) {
 	switch {
 	case Alike(now, left):
@@ -41,7 +41,7 @@ func (u *Merger) Merge(left, now, before *manifest.Entry) (e *manifest.Entry, me
 	case now == nil:
 		return nil, false, snap.Removed, nil
 	case left == nil && manifest.IsFolder(now) && manifest.IsFolder(before):
-		return now, false, "", nil // somebody made the folder again
+		return now, false, "", nil // the folder was created again meanwhile
 	case left == nil:
 		return nil, false, snap.Replaced, nil
 	case before == nil:
@@ -52,8 +52,7 @@ func (u *Merger) Merge(left, now, before *manifest.Entry) (e *manifest.Entry, me
 	return u.parts(left, now, before)
 }
 
-// Alike reports whether a and b are the same but for times, other names, and a
-// folder's content.
+// Alike reports whether a and b are equal, except for times, hard-link groups, and the content of folders.
 func Alike(a, b *manifest.Entry) bool {
 	if a == nil || b == nil {
 		return a == b
@@ -61,8 +60,8 @@ func Alike(a, b *manifest.Entry) bool {
 	return a.SameBody(b) && a.Mode == b.Mode && a.Uid == b.Uid && a.Gid == b.Gid && manifest.EqualXattrs(a, b)
 }
 
-// parts unites three things of one type, a part at a time, if nothing about them is
-// more than their owner, the fileOwner, may give to any content. All else goes back as a whole or not at all.
+// parts merges three entries of one type, field by field, if they are ordinary entries of the file owner with the same rights.
+// Other entries are a conflict, because their rights belong to the content as a whole.
 func (u *Merger) parts(left, now, before *manifest.Entry) (*manifest.Entry, bool, snap.ConflictReason, error) {
 	if !u.mergeable(left, now, before) {
 		return nil, false, snap.Rights, nil
@@ -97,7 +96,7 @@ func (u *Merger) parts(left, now, before *manifest.Entry) (*manifest.Entry, bool
 	return &e, !Alike(&e, now), "", nil
 }
 
-// mergeable reports whether all three are ordinary things of the file owner's, with the same rights.
+// mergeable reports whether all three are ordinary entries of the file owner, with the same rights.
 func (u *Merger) mergeable(left, now, before *manifest.Entry) bool {
 	for _, e := range []*manifest.Entry{left, now, before} {
 		if !u.FileOwner.Plain(e) || !rights.SameRights(e, now) {
@@ -107,7 +106,8 @@ func (u *Merger) mergeable(left, now, before *manifest.Entry) bool {
 	return true
 }
 
-// three sets to to what a change from left to before makes of now.
+// three makes the change from left to before in now, and sets to to the result. It returns false if now conflicts with this
+// change.
 func three[T comparable](to *T, left, now, before T) bool {
 	switch {
 	case now == left:
@@ -120,7 +120,7 @@ func three[T comparable](to *T, left, now, before T) bool {
 	return true
 }
 
-// content sets e's content to what a change from left's to before's makes of now's.
+// content makes the change from left's content to before's in that of now, and sets e's content to the result.
 func (u *Merger) content(e, left, now, before *manifest.Entry) (snap.ConflictReason, error) {
 	type body struct {
 		hash snap.Hash

@@ -11,14 +11,14 @@ import (
 	"mulligan/snap/cas"
 )
 
-// maxMerge bounds a file that is merged, in bytes: one piece of content.
+// maxMerge is the largest size in bytes of a file that is merged: one piece of content.
 const maxMerge = cas.ChunkSize
 
 // isText reports whether a content may be merged by lines.
 func isText(b []byte) bool { return bytes.IndexByte(b, 0) < 0 && utf8.Valid(b) }
 
-// mergeText makes the change from base to theirs in ours. It does not if ours
-// has changed the same lines, or lines next to them, in another way.
+// mergeText makes the change from base to theirs in ours. ok is false if ours has changed the same lines, or lines next to
+// them, in another way.
 func mergeText(base, ours, theirs string) (merged string, ok bool) {
 	x, y := udiff.Lines(base, ours), udiff.Lines(base, theirs)
 	if touch(reaches(base, x), reaches(base, y)) {
@@ -32,8 +32,8 @@ func mergeText(base, ours, theirs string) (merged string, ok bool) {
 	return merged, err == nil
 }
 
-// A reach is an edit with the range of the base, in bytes, in which it can lie and still make the same text. One of two
-// equal lines that follow each other was deleted: nobody can say which, so the edit reaches over both of them.
+// A reach is an edit with the range of the base, in bytes, in which the edit can be placed without changing the resulting text.
+// For example, if one of two equal adjacent lines was deleted, nobody can say which, so the edit reaches over both.
 type reach struct {
 	edit       udiff.Edit
 	start, end int
@@ -55,8 +55,8 @@ func reaches(base string, edits []udiff.Edit) []reach {
 	return out
 }
 
-// slide returns how many bytes a block of lines can move up and down within a text, so that the text without the block
-// stays the same.
+// slide returns the number of bytes by which a block of lines can move up and down in a text without changing the text that
+// remains when the block is removed.
 func slide(before, block, after string) (up, down int) {
 	lines := slices.Collect(strings.Lines(before + block + after))
 	first := strings.Count(before, "\n")
@@ -70,7 +70,7 @@ func slide(before, block, after string) (up, down int) {
 	return up, down
 }
 
-// touch reports whether an edit of x and another one of y can meet; both are in order.
+// touch reports whether the reaches of two different edits of x and y overlap or adjoin. x and y are sorted.
 func touch(x, y []reach) bool {
 	for len(x) > 0 && len(y) > 0 {
 		a, b := x[0], y[0]

@@ -1,4 +1,4 @@
-// Package parallel runs numbered pieces of work on several goroutines.
+// Package parallel runs numbered pieces of work in several goroutines.
 package parallel
 
 import (
@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 )
 
-// Each calls do for 0 to n-1, at most that many at a time, and joins their errors. It is for work that waits.
+// Each calls do for 0 to n-1, at most most calls at a time, and joins their errors. It is for work that waits.
 func Each(n, most int, do func(i int) error) error {
 	all := make([]error, n)
 	var wg sync.WaitGroup
@@ -24,9 +24,9 @@ func Each(n, most int, do func(i int) error) error {
 	return errors.Join(all...)
 }
 
-// InRuns calls do for 0 to n-1 on as many workers as there are processors, up to four. It is
-// for work that computes. Each worker makes its own do, and gets neighbouring numbers, which
-// often are files of one folder; end is called when it is done. The first error stops all workers.
+// InRuns calls do for 0 to n-1 with as many workers as there are processors, but at most four. It is for work that computes.
+// Each worker makes its own do, and gets runs of adjacent numbers, which are often files of one folder. When a worker ends,
+// InRuns calls its end. The first error stops all workers.
 func InRuns(n int, worker func() (do func(i int) error, end func())) error {
 	const run = 8
 	workers := min(runtime.GOMAXPROCS(0), 4, (n+run-1)/run)
@@ -38,7 +38,7 @@ func InRuns(n int, worker func() (do func(i int) error, end func())) error {
 			from := int(next.Add(run)) - run
 			for i := from; i < min(from+run, n); i++ {
 				if err := do(i); err != nil {
-					next.Store(int64(n)) // the others end too
+					next.Store(int64(n)) // stops the other workers
 					return err
 				}
 			}

@@ -1,5 +1,5 @@
-// Package relpath handles the paths of a workspace: relative to its folder, separated by
-// slashes, of raw bytes. "." is the workspace folder itself.
+// Package relpath handles the paths of a workspace. They are relative to its folder, separated by slashes, and consist of any
+// bytes. "." is the workspace folder itself.
 package relpath
 
 import (
@@ -13,7 +13,7 @@ func ValidName(s string) bool {
 	return s != "" && s != "." && s != ".." && !strings.ContainsAny(s, "/\x00")
 }
 
-// Valid reports whether p is a path below the workspace folder. "." is none.
+// Valid reports whether p is a path below the workspace folder. For "." it returns false.
 func Valid(p string) bool {
 	for _, s := range strings.Split(p, "/") {
 		if !ValidName(s) {
@@ -31,7 +31,7 @@ func Join(dir, name string) string {
 	return dir + "/" + name
 }
 
-// Split returns the folder that p lies in, and p's own name there.
+// Split returns the folder of p, and p's name in that folder.
 func Split(p string) (dir, name string) {
 	i := strings.LastIndexByte(p, '/')
 	if i < 0 {
@@ -40,12 +40,12 @@ func Split(p string) (dir, name string) {
 	return p[:i], p[i+1:]
 }
 
-// Within reports whether p is top or lies below it.
+// Within reports whether p is top or lies below top.
 func Within(p, top string) bool {
 	return top == "." || p == top || len(p) > len(top) && p[len(top)] == '/' && p[:len(top)] == top
 }
 
-// Scope lists the paths that an operation is about, each with all below it. An empty Scope is the whole workspace.
+// Scope lists the paths that an operation is limited to, each with everything below it. An empty Scope is the whole workspace.
 type Scope []string
 
 // Holds reports whether p lies in the scope.
@@ -61,7 +61,7 @@ func (s Scope) Holds(p string) bool {
 	return false
 }
 
-// Leads reports whether p lies in the scope, or is a folder above a path of it.
+// Leads reports whether p lies in the scope, or is a folder above a path of the scope.
 func (s Scope) Leads(p string) bool {
 	if s.Holds(p) {
 		return true
@@ -74,11 +74,11 @@ func (s Scope) Leads(p string) bool {
 	return false
 }
 
-// Cut splits off p's first component.
+// Cut returns p's first component, and the rest of p after the slash.
 func Cut(p string) (first, rest string) {
 	first, rest, _ = strings.Cut(p, "/")
 	return first, rest
 }
 
-// SortedKeys lists a map's keys in order.
+// SortedKeys returns the keys of m in order.
 func SortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

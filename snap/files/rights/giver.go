@@ -10,15 +10,15 @@ import (
 	"mulligan/snap/files/manifest"
 )
 
-// Giver is what the process that restores may give to files: root everything, a
-// user what is the user's.
+// Giver describes which owners, groups and attributes the restoring process may give to files: root may give all, and another
+// user only that user's own.
 type Giver struct {
 	Root   bool
 	uid    uint32
 	groups []uint32
 }
 
-// Self is the giver that this process is.
+// Self returns the giver for this process.
 func Self() (Giver, error) {
 	g := Giver{Root: os.Geteuid() == 0, uid: uint32(os.Geteuid()), groups: []uint32{uint32(os.Getegid())}}
 	groups, err := os.Getgroups()
@@ -30,7 +30,7 @@ func Self() (Giver, error) {
 
 func (g Giver) in(gid uint32) bool { return slices.Contains(g.groups, gid) }
 
-// Refuses says why g cannot make e anew, or returns "".
+// Refuses returns the reason for which g cannot create e, or "" if it can.
 func (g Giver) Refuses(e *manifest.Entry) string {
 	switch {
 	case g.Root || e.Mount:
@@ -39,7 +39,7 @@ func (g Giver) Refuses(e *manifest.Entry) string {
 		return fmt.Sprintf("belongs to uid %d", e.Uid)
 	case !g.in(e.Gid):
 		return fmt.Sprintf("belongs to group %d, which the user of mulligand is not in", e.Gid)
-	case e.Device() && (e.Kind() == unix.S_IFBLK || e.Rdev() != 0): // 0:0 is overlayfs's mark of a removed file, which anybody may make
+	case e.Device() && (e.Kind() == unix.S_IFBLK || e.Rdev() != 0): // anybody may create device 0:0, overlayfs's whiteout
 		return "is a device"
 	case slices.ContainsFunc(e.Xattrs(), privileged):
 		return "has capabilities (setcap)"
@@ -47,8 +47,8 @@ func (g Giver) Refuses(e *manifest.Entry) string {
 	return ""
 }
 
-// RefusesChange says why g cannot make b of a, or returns "". What stays g's own, with
-// its group, is changed where it is: that takes no right to give it.
+// RefusesChange returns the reason for which g cannot change a into b, or "" if it can. A file or folder that stays g's own,
+// with the same group, is changed in place, for which g need not be in the group.
 func (g Giver) RefusesChange(a, b *manifest.Entry) string {
 	switch {
 	case g.Root || b == nil:
@@ -61,7 +61,7 @@ func (g Giver) RefusesChange(a, b *manifest.Entry) string {
 	return ""
 }
 
-// inPlace reports whether an apply that g runs changes a to b without making b anew.
+// inPlace reports whether an apply that g runs changes a into b in place instead of creating b.
 func (g Giver) inPlace(a, b *manifest.Entry) bool {
 	if a.Uid != g.uid || b.Uid != g.uid || a.Gid != b.Gid || a.Mount || b.Mount {
 		return false

@@ -7,28 +7,27 @@ import (
 	"mulligan/snap/files/manifest"
 )
 
-// Reader is whose eyes names and contents are for, where the daemon sees more
-// than they do: the app's owner. The zero Reader is root, who sees everything.
+// Reader is the user for whom names and contents are read, and who may see less than the daemon: the app's owner. The zero
+// Reader is root, who sees everything.
 type Reader struct {
 	UID, GID int
-	Groups   []int // supplementary
+	Groups   []int // supplementary groups
 }
 
-// All reports whether nothing is hidden from r.
+// All reports whether r sees everything.
 func (r Reader) All() bool { return r.UID == 0 }
 
 func (r Reader) in(gid uint32) bool {
 	return r.GID == int(gid) || slices.Contains(r.Groups, int(gid))
 }
 
-// Permissions, as in each of a mode's three digits.
+// Permissions, as in each of a mode's three octal digits.
 const (
 	ToRead   = 4
 	ToSearch = 1
 )
 
-// Needed is the permission that it takes to go on at e: to read a file, or to
-// look up a name in a folder.
+// Needed returns the permission that is needed at e: to read a file, or to look up a name in a folder.
 func Needed(e *manifest.Entry) uint32 {
 	if e.Kind() == manifest.DirKind {
 		return ToSearch
@@ -36,14 +35,13 @@ func Needed(e *manifest.Entry) uint32 {
 	return ToRead
 }
 
-// SeesInto reports whether r can learn the names in the folder e. Its owner can,
-// whatever the mode is at present: he may change it.
+// SeesInto reports whether r can learn the names in the folder e. The owner of e always can, because the owner may change the
+// mode.
 func (r Reader) SeesInto(e *manifest.Entry) bool {
 	return r.All() || !e.Mount && int(e.Uid) == r.UID || r.May(e, ToRead) && r.May(e, ToSearch)
 }
 
-// May reports whether r has the permission want on e: by its owner, group and
-// mode, and its access list, in the order that acl(5) gives.
+// May reports whether r has the permission want on e. It checks owner, group, mode and access list in the order of acl(5).
 func (r Reader) May(e *manifest.Entry, want uint32) bool {
 	owner, group, other := e.Mode>>6&7, e.Mode>>3&7, e.Mode&7
 	switch list, listed, ok := accessList(e); {
@@ -53,7 +51,7 @@ func (r Reader) May(e *manifest.Entry, want uint32) bool {
 		return false
 	case int(e.Uid) == r.UID:
 		return owner&want == want
-	case listed && group != 0: // else the mask lets nothing through, and Linux goes by the mode alone
+	case listed && group != 0: // if group is 0, the mask allows nothing, and Linux uses only the mode
 		return r.mayByList(e, list, want, other)
 	case r.in(e.Gid):
 		return group&want == want
@@ -61,8 +59,8 @@ func (r Reader) May(e *manifest.Entry, want uint32) bool {
 	return other&want == want
 }
 
-// mayByList is may for somebody who does not own e, which has an access list. The
-// mask bounds all but the owner and others; the mode's group digit is the mask.
+// mayByList is May for a reader who does not own e, which has an access list. The mask limits all entries except the owner's
+// and the others'. The mode's group digit is the mask.
 func (r Reader) mayByList(e *manifest.Entry, list []aclEntry, want, other uint32) bool {
 	mask := e.Mode >> 3 & 7
 	for _, a := range list {
@@ -82,10 +80,10 @@ func (r Reader) mayByList(e *manifest.Entry, list []aclEntry, want, other uint32
 	return !matched && other&want == want
 }
 
-// AccessListName is the attribute that holds a thing's access list.
+// AccessListName is the attribute that has the access list.
 const AccessListName = "system.posix_acl_access"
 
-// The tags of an access list's entries that matter here (linux/posix_acl.h).
+// The tags of access list entries that May uses (linux/posix_acl.h).
 const (
 	aclUser       = 0x02
 	aclGroupOwner = 0x04
@@ -98,9 +96,8 @@ type aclEntry struct {
 	id   uint32
 }
 
-// accessList takes e's access list apart; listed says that there is one, ok that
-// it is none or well formed. An attribute is a version (4 bytes) and entries of a
-// tag, permissions (2 bytes each) and an id (4), little-endian (linux/posix_acl_xattr.h).
+// accessList decodes e's access list. listed reports whether e has one, and ok is false if it is malformed. The attribute is a
+// version (4 bytes) and entries of a tag, permissions (2 bytes each) and an id (4), little-endian (linux/posix_acl_xattr.h).
 func accessList(e *manifest.Entry) (list []aclEntry, listed, ok bool) {
 	text, listed := e.Xattr(AccessListName)
 	if !listed {

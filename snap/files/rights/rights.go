@@ -1,6 +1,5 @@
-// Package rights knows who may do what with a file: what the reader may see (Reader), what may be
-// changed in place for the app's owner (FileOwner), and what the process that restores may
-// give (Giver).
+// Package rights decides who may do what with a file: what the reader may see (Reader), what may be changed in place for the
+// app's owner (FileOwner), and what the restoring process may give to files (Giver).
 package rights
 
 import (
@@ -14,21 +13,20 @@ import (
 	"mulligan/snap/files/manifest"
 )
 
-// What a thing is allowed, and what it holds, belong together: its owner, group,
-// set-id bits, capabilities, trusted attributes and access list are given only to
-// the content that they were recorded with. So nothing but the app's owner's
-// ordinary files is changed in place or merged; everything else is made anew from
-// one recorded state, and a folder that changes hands is made anew with all that is in it.
+// The rights of a file and its content belong together: owner, group, set-id bits, capabilities, trusted attributes and access
+// list are given only to the content with which they were recorded. Therefore only ordinary files of the app's owner are
+// changed in place or merged. Every other file is created anew from one recorded state, and a folder that changes its owner is
+// created anew with everything in it.
 
-// FileOwner is the uid whose ordinary things may be changed in place and merged: the app's owner.
+// FileOwner is the uid whose ordinary files and folders may be changed in place and merged: the app's owner.
 type FileOwner uint32
 
-// FileOwnerOf returns the file owner of a workspace whose folder belongs to uid: the reader, else the
-// owner that the workspace must have, if there is one.
+// FileOwnerOf returns the file owner of a workspace whose folder belongs to uid: the reader, or else the owner that the
+// workspace must have, or else uid. A process that is not root always gets its own uid.
 func FileOwnerOf(reader Reader, owner int, uid uint32) FileOwner {
 	switch {
 	case os.Geteuid() != 0:
-		return FileOwner(os.Geteuid()) // the kernel sees to it that nothing else is given away
+		return FileOwner(os.Geteuid()) // the kernel lets such a process give nothing else away
 	case reader.UID > 0:
 		return FileOwner(reader.UID)
 	case owner >= 0:
@@ -37,12 +35,12 @@ func FileOwnerOf(reader Reader, owner int, uid uint32) FileOwner {
 	return FileOwner(uid)
 }
 
-// Plain reports whether e is an ordinary thing of the file owner's: nothing about it
-// is more than its owner could give to any content.
+// Plain reports whether e is an ordinary entry of the file owner: it has no rights that its owner could not give to any
+// content.
 func (o FileOwner) Plain(e *manifest.Entry) bool {
 	special := e.Perm() &^ 0o777
 	if e.IsDir() {
-		special = 0 // in a folder these bits let nobody run anything
+		special = 0 // in a folder these bits do not give anybody's rights to a program
 	}
 	return e.Uid == uint32(o) && !e.Mount && !e.Device() && special == 0 && !slices.ContainsFunc(e.Xattrs(), privileged)
 }
@@ -52,27 +50,27 @@ func privileged(x inode.Xattr) bool {
 	return strings.HasPrefix(x.Name, "trusted.") || strings.HasPrefix(x.Name, "security.")
 }
 
-// SameRights compares all that goes with a content: owner, group, the bits above 0777,
-// and all attributes but those that anybody may set.
+// SameRights reports whether a and b have the same rights: owner, group, the bits above 0777, and all attributes except those
+// that anybody may set.
 func SameRights(a, b *manifest.Entry) bool {
 	return a.Uid == b.Uid && a.Gid == b.Gid && (a.Mode^b.Mode)&^0o777 == 0 &&
 		slices.Equal(rightsIn(a.Xattrs()), rightsIn(b.Xattrs()))
 }
 
-// rightsIn is the list without the attributes that anybody may set.
+// rightsIn returns the list without the attributes that anybody may set.
 func rightsIn(list []inode.Xattr) []inode.Xattr {
 	return slices.DeleteFunc(slices.Clone(list), func(x inode.Xattr) bool { return strings.HasPrefix(x.Name, "user.") })
 }
 
-// Keeps reports whether the file a may become b where it is: both are ordinary
-// files of the file owner's, with the same rights.
+// Keeps reports whether the file a may be changed into b in place: both are ordinary files of the file owner, with the same
+// rights.
 func (o FileOwner) Keeps(a, b *manifest.Entry) bool {
 	return a != nil && b != nil && o.Plain(a) && o.Plain(b) && SameRights(a, b)
 }
 
-// KeepsFolder is keeps for folders. The file owner's own may get another group and access list,
-// since what is in it is the file owner's to show anyway. Of others' only attributes that
-// anybody may set and times are changed in place.
+// KeepsFolder does the same as Keeps for folders. A folder of the file owner may get another group and access list, because the
+// owner may show its entries to anybody. Of other users' folders, only times and the attributes that anybody may set are
+// changed in place.
 func (o FileOwner) KeepsFolder(a, b *manifest.Entry) bool {
 	if a.Uid == uint32(o) && b.Uid == uint32(o) {
 		return slices.Equal(privilegedIn(a.Xattrs()), privilegedIn(b.Xattrs()))
@@ -84,7 +82,7 @@ func privilegedIn(list []inode.Xattr) []inode.Xattr {
 	return slices.DeleteFunc(slices.Clone(list), func(x inode.Xattr) bool { return !privileged(x) })
 }
 
-// ReadEntry reads what the folder behind fd is: its owner, mode, attributes and time.
+// ReadEntry reads the owner, mode, attributes and time of the folder behind fd, and returns its inode.
 func ReadEntry(fd int) (*manifest.Entry, inode.ID, error) {
 	st, err := inode.StatAt(fd, "")
 	if err != nil {
@@ -96,7 +94,7 @@ func ReadEntry(fd int) (*manifest.Entry, inode.ID, error) {
 	return e, st.ID, err
 }
 
-// RootOnly reports whether st is of a folder of this process's own that nobody else may enter.
+// RootOnly reports whether st is of a folder of this process's user that no other user may enter.
 func RootOnly(st inode.Stat) bool {
 	return st.Kind() == unix.S_IFDIR && st.Mode&0o777 == 0o700 && int(st.Uid) == os.Geteuid()
 }

@@ -21,7 +21,7 @@ import (
 	"mulligan/snap/filetime"
 )
 
-// record is what reading a file told, and the signs by which it is still true.
+// record is the result of reading a file, with the stat values by which a change is recognised.
 type record struct {
 	mode         uint32
 	size         int64
@@ -31,15 +31,15 @@ type record struct {
 	hash         snap.Hash
 }
 
-// Cache remembers contents by inode and stat, so that what did not change
-// is not read again. It is never the truth: without it everything is read.
+// Cache remembers contents by inode and stat, so that unchanged files are not read again. It only saves time: without it,
+// everything is read. Safe for concurrent use.
 type Cache struct {
 	mu    sync.Mutex
 	known map[inode.ID]record
-	fresh int // entries that the file on disk lacks
+	fresh int // entries that the cache file lacks
 }
 
-// Find fills in what e needs beyond st, if that is known.
+// Find copies link target, attributes and hash into e, and returns true, if the cache has them for st.
 func (c *Cache) Find(_ string, st inode.Stat, e *manifest.Entry) bool {
 	c.mu.Lock()
 	k, ok := c.known[st.ID]
@@ -53,29 +53,28 @@ func (c *Cache) Find(_ string, st inode.Stat, e *manifest.Entry) bool {
 	return true
 }
 
-// Reliable reports whether what was read at the time read, while st held, can
-// be told from what is written later. The mtime counts too: not every
-// filesystem keeps a ctime of its own.
+// Reliable reports whether any write after the time read changes a stat that was st at that time. The mtime must be old enough
+// too, because not every filesystem keeps a ctime of its own.
 func Reliable(st inode.Stat, read time.Time) bool {
-	ahead := st.Mtime.Nanos() > read.UnixNano() // somebody chose it
+	ahead := st.Mtime.Nanos() > read.UnixNano() // a program set it
 	return over(st.Ctime, read) && (ahead || over(st.Mtime, read))
 }
 
 // over reports whether a write at the time now, or later, gets another timestamp than t.
 func over(t inode.Time, now time.Time) bool { return filetime.Reliable(t.Sec, t.Nsec, now) }
 
-// Memory is where a walk finds what it need not read, and leaves what it read.
+// Memory has the results of earlier readings, and gets the new ones. Find fills in e and returns true if it knows the file.
 type Memory interface {
 	Find(path string, st inode.Stat, e *manifest.Entry) bool
 	Add(st inode.Stat, e *manifest.Entry, read time.Time)
 }
 
-// ReadOnly is a cache to which nothing is added: the tree that the walk makes remembers.
+// ReadOnly is a cache to which nothing is added, because the tree that the walk builds has the results.
 type ReadOnly struct{ *Cache }
 
 func (ReadOnly) Add(inode.Stat, *manifest.Entry, time.Time) {}
 
-// Add remembers e, read at the time read or later while st held.
+// Add stores e, which was read at or after the time read, while the file's stat was st. Add does nothing if st is not reliable.
 func (c *Cache) Add(st inode.Stat, e *manifest.Entry, read time.Time) {
 	if !Reliable(st, read) {
 		return
@@ -87,14 +86,14 @@ func (c *Cache) Add(st inode.Stat, e *manifest.Entry, read time.Time) {
 	c.mu.Unlock()
 }
 
-// Forget forgets everything: somebody else remembers.
+// Forget empties the cache, because a tree in memory has the same results.
 func (c *Cache) Forget() {
 	c.mu.Lock()
 	c.known = map[inode.ID]record{}
 	c.mu.Unlock()
 }
 
-// Fill takes over what a tree surely knows.
+// Fill adds the reliable entries of a tree.
 func (c *Cache) Fill(root *manifest.Node) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -104,7 +103,7 @@ func (c *Cache) Fill(root *manifest.Node) {
 	}
 }
 
-// Known yields what the tree surely knows.
+// Known yields the reliable entries of a tree.
 func Known(root *manifest.Node) iter.Seq2[inode.ID, record] {
 	return func(yield func(inode.ID, record) bool) {
 		var visit func(n *manifest.Node) bool
@@ -129,7 +128,7 @@ func Known(root *manifest.Node) iter.Seq2[inode.ID, record] {
 	}
 }
 
-// retain forgets every file that was not seen.
+// retain removes every file that is not in seen.
 func (c *Cache) retain(seen map[inode.ID]bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -145,8 +144,8 @@ const (
 	cacheMagic = "mulligan stat cache 2\n"
 )
 
-// LoadCache reads what an earlier process saved; whatever is wrong with it
-// only costs reading the files again.
+// LoadCache reads the cache file that an earlier process saved in dir. If the file is missing or damaged, the cache is empty,
+// and the workspace's files are read again.
 func LoadCache(dir string) *Cache {
 	c := &Cache{known: map[inode.ID]record{}}
 	b, err := os.ReadFile(filepath.Join(dir, cacheName))
@@ -166,8 +165,8 @@ func LoadCache(dir string) *Cache {
 	return c
 }
 
-// Save writes the cache when so much of it is new that losing it would be
-// felt: a full write for every few files would cost more than it saves.
+// Save writes the cache file if at least a hundredth of the cache is new. To write it for fewer files would cost more than it
+// saves.
 func (c *Cache) Save(dir string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -181,8 +180,8 @@ func (c *Cache) Save(dir string) error {
 	return err
 }
 
-// SaveCache writes a cache file, piece by piece: all of it at once would take
-// much memory. A checksum, not an fsync, guards it.
+// SaveCache writes a cache file record by record, which needs less memory than to encode all of it first. The file has a
+// checksum and is not synced to disk.
 func SaveCache(dir string, all iter.Seq2[inode.ID, record]) error {
 	tmp := filepath.Join(dir, cacheName+".new")
 	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)

@@ -8,19 +8,20 @@ import (
 	"mulligan/snap/files/inode"
 )
 
-// Flags collects the paths with inode flags (chattr) that were met since the last capture, for that capture to warn of.
-// A path is met when it is read, which is when it is new or has changed; a change of flags is one. Safe for concurrent use.
+// Flags collects the paths whose inode flags (chattr) were seen since the last capture, so that the next capture warns of them.
+// The flags of a path are read when the path is read: when it is new, or has changed, which includes a change of flags. Safe
+// for concurrent use.
 type Flags struct {
 	mu    sync.Mutex
-	paths map[string]string // what chattr would set, by path
-	told  map[string]string // the same of those that a capture warned of: what is read again is not told again
-	more  bool              // there are others, which are not among paths
+	paths map[string]string // the flags by path, as arguments of chattr
+	told  map[string]string // the same for paths of earlier warnings, which are not repeated
+	more  bool              // more than maxFlagged paths have flags
 }
 
-// maxFlagged bounds how many paths are told apart.
+// maxFlagged bounds the paths that are kept.
 const maxFlagged = 1000
 
-// look notes the inode flags of the open file or folder fd.
+// look records the inode flags of the open file or folder fd.
 func (f *Flags) look(fd int, path string) {
 	set := inode.Chattr(fd)
 	f.mu.Lock()
@@ -40,7 +41,8 @@ func (f *Flags) look(fd int, path string) {
 	}
 }
 
-// Warning returns the sentence for a capture, or "", and forgets what it is about. name gives the path as people see it.
+// Warning returns a sentence about the paths for the warnings of a capture, or "" if there are none. It empties the collection.
+// name returns a path as people see it.
 func (f *Flags) Warning(name func(path string) string) string {
 	f.mu.Lock()
 	defer f.mu.Unlock()

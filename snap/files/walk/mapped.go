@@ -11,10 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// MappedToWrite gives the inode numbers of files that some process has mapped,
-// shared and writable, on the device dev, as far as this process may look into
-// others. On filesystems that show other devices there (btrfs, overlayfs) it
-// gives those of all that are no disk's. One too many is only read in vain.
+// MappedToWrite returns the inode numbers of files on the device dev that a process has mapped shared and writable. It sees
+// only processes that this process may inspect. On filesystems that show another device number there (btrfs, overlayfs), it
+// returns the files of all devices that are not disks. A number too many costs only a reading.
 func MappedToWrite(dev uint64) map[uint64]bool {
 	out := map[uint64]bool{}
 	list, err := os.ReadDir("/proc")
@@ -32,7 +31,7 @@ func MappedToWrite(dev uint64) map[uint64]bool {
 		}
 		fd, err := unix.Open("/proc/"+e.Name()+"/maps", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 		if err != nil {
-			continue // it has ended, or is another user's
+			continue // the process has ended, or belongs to another user
 		}
 		f := os.NewFile(uintptr(fd), "maps")
 		if !askMaps(f, keep) {
@@ -54,11 +53,12 @@ type procmapQuery struct {
 
 const (
 	procmapQueryCall = 0xc0686611 // _IOWR('f', 17, struct procmap_query)
-	// a mapping of a file, writable and shared, that holds addr or is the next
+	// a mapping of a file, writable and shared, that contains addr or is the next one after it
 	procmapWanted = 0x02 | 0x08 | 0x10 | 0x20
 )
 
-// askMaps asks the kernel for the mappings that matter. It reports whether it can say.
+// askMaps calls do for each shared and writable mapping, with an ioctl (Linux 6.11). It returns false if the kernel does not
+// have that ioctl.
 func askMaps(f *os.File, do func(major, minor uint32, ino uint64)) bool {
 	for at := uint64(0); ; {
 		q := procmapQuery{flags: procmapWanted, addr: at}
@@ -67,7 +67,7 @@ func askMaps(f *os.File, do func(major, minor uint32, ino uint64)) bool {
 		switch {
 		case e == unix.EINTR:
 			continue
-		case e == unix.ENOENT, e == unix.ESRCH: // no more of them, or no memory any more
+		case e == unix.ENOENT, e == unix.ESRCH: // no further mapping, or the process has ended
 			return true
 		case e != 0:
 			return false
@@ -77,7 +77,7 @@ func askMaps(f *os.File, do func(major, minor uint32, ino uint64)) bool {
 	}
 }
 
-// readMaps is askMaps for older kernels: it reads the text (proc_pid_maps(5)).
+// readMaps does the same as askMaps on older kernels: it parses the text of /proc/PID/maps (proc_pid_maps(5)).
 func readMaps(f *os.File, do func(major, minor uint32, ino uint64)) {
 	lines := bufio.NewScanner(f)
 	for lines.Scan() {

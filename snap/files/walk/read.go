@@ -14,7 +14,7 @@ import (
 	"mulligan/snap/files/manifest"
 )
 
-// ReadEntry reads the one name; of a folder only what stat tells.
+// ReadEntry reads the entry name of the folder dir. For a folder it sets only the fields that stat returns.
 func (s *Scan) ReadEntry(dir *beneath.Root, path, name string, st inode.Stat) (*manifest.Node, error) {
 	n := &manifest.Node{Entry: manifest.NewEntry(name, st)}
 	if n.Mount {
@@ -32,8 +32,8 @@ func (s *Scan) ReadEntry(dir *beneath.Root, path, name string, st inode.Stat) (*
 	return n, err
 }
 
-// read fills in the content hash, link target and attributes of n, whose state is st. It takes
-// them from the memory of earlier scans if they are certain, and reads the file otherwise.
+// read sets the content hash, link target and attributes of n, whose stat is st. It takes them from the memory of earlier scans
+// if they are reliable there, and otherwise reads the file.
 func (s *Scan) read(dir *beneath.Root, path string, n *manifest.Node, st inode.Stat) error {
 	if (s.Fresh == nil || !s.Fresh(path)) && !s.Mapped[st.ID.Ino] {
 		if s.Memory.Find(path, st, &n.Entry) && (n.Hash.IsZero() || s.has(n.Hash)) {
@@ -64,9 +64,8 @@ func (s *Scan) read(dir *beneath.Root, path string, n *manifest.Node, st inode.S
 	return snap.Changed(s.op, s.shown(path))
 }
 
-// readPrefix reads a file that others append to: what two readings one after
-// the other agree on was its content at some time between, as long as it was
-// not shorter then.
+// readPrefix reads a file that is being appended to. It reads the first part twice. If both readings are equal, they are the
+// content at some moment between them, provided that the file did not shrink. ok reports this.
 func (s *Scan) readPrefix(dir *beneath.Root, path string, n *manifest.Node) (st inode.Stat, ok bool, err error) {
 	f, err := inode.OpenAny(dir, n.Name, true)
 	if err != nil {
@@ -106,7 +105,7 @@ func (s *Scan) note(n *manifest.Node, st inode.Stat) {
 	}
 }
 
-// readOnce opens the name and reads it; errGrew says that it changed meanwhile.
+// readOnce opens and reads the entry. The error is errGrew if the entry changed meanwhile.
 func (s *Scan) readOnce(dir *beneath.Root, path string, n *manifest.Node) (inode.Stat, error) {
 	f, err := inode.OpenAny(dir, n.Name, n.IsFile())
 	if err != nil {

@@ -15,14 +15,13 @@ import (
 	"mulligan/snap/files/manifest"
 )
 
-// Sink takes objects and says their hashes: a batch of the content store, or
-// what puts versions of one thing into it.
+// Sink stores objects and returns their hashes. It is a batch or a series of the content store.
 type Sink interface {
 	Blob([]byte) (snap.Hash, error)
 	Node([]byte, []snap.Hash) (snap.Hash, error)
 }
 
-// versions puts objects into s as versions of the thing called name.
+// versions returns a sink that stores the objects in the series name, if s is a batch.
 func versions(s Sink, name string) Sink {
 	if b, ok := s.(*cas.Batch); ok {
 		return b.Series(name)
@@ -30,7 +29,7 @@ func versions(s Sink, name string) Sink {
 	return s
 }
 
-// part is s for the i-th piece of a large file.
+// part returns the sink for the i-th piece of a large file.
 func part(s Sink, i int64) Sink {
 	if series, ok := s.(cas.Series); ok {
 		return series.Part(i)
@@ -38,14 +37,13 @@ func part(s Sink, i int64) Sink {
 	return s
 }
 
-// buffers holds pieces of one byte more than a chunk: the one shows that a
-// file grew while it was read.
+// buffers holds buffers of a chunk and one byte. The additional byte shows that a file grew while it was read.
 var buffers = sync.Pool{New: func() any { b := make([]byte, cas.ChunkSize+1); return &b }}
 
-// errGrew is the finding that a file has not the size it had.
+// errGrew means that a file changed while it was read.
 var errGrew = errors.New("the file's size changed while it was read")
 
-// readContent stores size bytes of f and gives the content's hash.
+// readContent stores size bytes of f and returns the content's hash. The error is errGrew if f has another size.
 func readContent(s Sink, f *os.File, size int64) (snap.Hash, error) {
 	if size > cas.ChunkSize {
 		return readLarge(s, f, size)
@@ -68,7 +66,7 @@ func readContent(s Sink, f *os.File, size int64) (snap.Hash, error) {
 	return s.Blob((*buf)[:n])
 }
 
-// readFirst stores the first size bytes of f, however many follow.
+// readFirst stores the first size bytes of f and returns their hash. f may be longer.
 func readFirst(s Sink, f *os.File, size int64) (snap.Hash, error) {
 	if size > cas.ChunkSize {
 		return readLarge(s, f, size)
@@ -85,19 +83,19 @@ func readFirst(s Sink, f *os.File, size int64) (snap.Hash, error) {
 	return s.Blob(p)
 }
 
-// readers is how many pieces of one file are read and hashed at a time.
+// readers bounds the pieces of one file that are read and hashed at a time.
 var readers = min(runtime.GOMAXPROCS(0), 4)
 
-// pieceList collects the pieces of one file that are not all zeros. Safe for concurrent use.
+// pieceList collects the hashes of the pieces of one file, except pieces of zeros. Safe for concurrent use.
 type pieceList struct {
 	total int64
-	next  atomic.Int64 // the piece that is read next
+	next  atomic.Int64 // the number of the next piece to read
 
 	mu     sync.Mutex
 	hashes map[int64]snap.Hash
 }
 
-// readLarge reads a file in pieces, several at a time.
+// readLarge stores a file in pieces, and reads several at a time.
 func readLarge(s Sink, f *os.File, size int64) (snap.Hash, error) {
 	list := &pieceList{total: manifest.Pieces(size), hashes: map[int64]snap.Hash{}}
 	var failed error
@@ -118,7 +116,7 @@ func readLarge(s Sink, f *os.File, size int64) (snap.Hash, error) {
 	return s.Node(manifest.EncodeLarge(size, list.hashes))
 }
 
-// skipTo lets the piece i, or a later one, be the next.
+// skipTo advances the next piece to i, unless it is later already.
 func (l *pieceList) skipTo(i int64) {
 	for {
 		now := l.next.Load()
@@ -128,11 +126,11 @@ func (l *pieceList) skipTo(i int64) {
 	}
 }
 
-// read takes the next pieces of f until there are no more.
+// read stores the next pieces of f until none is left.
 func (l *pieceList) read(s Sink, f *os.File, size int64) error {
 	buf := buffers.Get().(*[]byte)
 	defer buffers.Put(buf)
-	data := int64(0) // the next byte that is not in a hole, as far as known
+	data := int64(0) // the next byte outside of a hole, as far as is known
 	for {
 		i := l.next.Add(1) - 1
 		if i >= l.total {
@@ -144,7 +142,7 @@ func (l *pieceList) read(s Sink, f *os.File, size int64) error {
 			data = nextData(f, off, size)
 		}
 		if data >= off+int64(len(piece)) {
-			l.skipTo(min(data/cas.ChunkSize, l.total)) // the rest of a hole, which may be long
+			l.skipTo(min(data/cas.ChunkSize, l.total)) // skip the rest of a hole, which may be long
 			continue
 		}
 		n, err := f.ReadAt(piece, off)
@@ -167,14 +165,14 @@ func (l *pieceList) read(s Sink, f *os.File, size int64) error {
 	}
 }
 
-// nextData is where data begins at or after off; size when only a hole follows.
+// nextData returns the offset at which data begins at or after off, or size if only a hole follows.
 func nextData(f *os.File, off, size int64) int64 {
 	n, err := unix.Seek(int(f.Fd()), off, unix.SEEK_DATA)
 	if err == unix.ENXIO {
 		return size
 	}
 	if err != nil {
-		return off // a filesystem that knows no holes
+		return off // a filesystem that does not report holes
 	}
 	return n
 }

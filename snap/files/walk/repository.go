@@ -14,27 +14,26 @@ import (
 	"mulligan/snap/files/relpath"
 )
 
-// Git moves objects into packs and refs into one file, and removes what is then double. A
-// capture that reads one folder before such a move and another after it has neither. Hence a .git
-// is captured as it was at one moment: it is looked at again, until nothing in it has changed
-// between two looks. Taking git's locks instead would make the user's git fail.
+// Git moves objects into packs and refs into one file, and then removes the originals. A capture that reads one folder before
+// such a move and another one after it has neither copy. Therefore a .git is captured at one moment: it is read again until
+// nothing in it has changed between two readings. Holding git's locks instead would make the user's git fail.
 
 const (
-	// GitPatience is how long a capture waits for git to come to an end.
+	// GitPatience is the longest time that a capture waits until git has finished.
 	GitPatience = 2 * time.Second
-	// GitPause is how long it waits between two looks, so that what was written last is older than the clock's step.
+	// GitPause is the pause between two readings. It exceeds the clock's step, so that a later write gets another timestamp.
 	GitPause = 15 * time.Millisecond
-	// lockAge is up to how old a lock is waited for: older ones are of a git that died.
+	// lockAge bounds the age of a lock that is waited for. An older lock is of a git process that died.
 	lockAge = 10 * time.Second
 )
 
-// isRepository reports whether n is what git keeps a repository in: a .git, or a bare one.
+// isRepository reports whether n is a git repository: a .git, or a bare repository.
 func isRepository(n *manifest.Node) bool {
 	objects, refs, head := n.Child("objects"), n.Child("refs"), n.Child("HEAD")
 	return objects != nil && objects.IsDir() && refs != nil && refs.IsDir() && head != nil
 }
 
-// repositories calls do for each repository in n that lies in no other.
+// repositories calls do for each repository in n that is not inside another one.
 func repositories(n *manifest.Node, path string, do func(path string, n *manifest.Node)) {
 	if isRepository(n) {
 		do(path, n)
@@ -47,8 +46,8 @@ func repositories(n *manifest.Node, path string, do func(path string, n *manifes
 	}
 }
 
-// rereadRepositories makes each repository in top one of one moment, by reading it again. began
-// is when the walk did.
+// rereadRepositories reads each repository below top again until it was read at one moment, or warns after
+// GitPatience. began is the time at which the walk began.
 func (s *Scan) rereadRepositories(root *beneath.Root, top *manifest.Node, began time.Time) error {
 	var failed error
 	repositories(top, ".", func(path string, n *manifest.Node) {
@@ -94,8 +93,8 @@ func Wait(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// still reports whether nothing came into, or went from, any folder in n since it was
-// read, which began then. Git replaces files by renaming; those that it appends to are logs.
+// still reports whether no entry was added to, or removed from, any folder in n since n was read. began is the time at which
+// that reading began. Git replaces files by renaming, and appends only to logs, so the folders show every relevant change.
 func (s *Scan) still(root *beneath.Root, path string, n *manifest.Node, began time.Time) (bool, error) {
 	dir, err := root.OpenDir(path)
 	if err == nil {
@@ -124,14 +123,14 @@ func (s *Scan) stillIn(dir *beneath.Root, n *manifest.Node, began time.Time) (bo
 	return true, nil
 }
 
-// locked reports whether a git that is at work holds a lock of the repository's own, in n.
+// locked reports whether a running git process holds a lock of the repository n: whether n has a recent .lock file.
 func locked(n *manifest.Node) bool {
 	return slices.ContainsFunc(n.Children, func(k *manifest.Node) bool {
 		return strings.HasSuffix(k.Name, ".lock") && time.Since(time.Unix(k.Ctime.Sec, int64(k.Ctime.Nsec))) < lockAge
 	})
 }
 
-// readAgain reads the folder at path anew into n.
+// readAgain reads the folder at path into n, and replaces what n had.
 func (s *Scan) readAgain(root *beneath.Root, path string, n *manifest.Node) error {
 	s.Files.Add(-int64(count(n)))
 	dir, err := root.OpenDir(path)
@@ -142,7 +141,7 @@ func (s *Scan) readAgain(root *beneath.Root, path string, n *manifest.Node) erro
 	return s.ReadTree(dir, path, n)
 }
 
-// count is how many names are in n.
+// count returns the number of names below n.
 func count(n *manifest.Node) int {
 	c := len(n.Children)
 	for _, k := range n.Children {
@@ -151,8 +150,8 @@ func count(n *manifest.Node) int {
 	return c
 }
 
-// Moving lists the repositories in tree that are not as they were read, the reading of which
-// began then, and those that are locked.
+// Moving returns the repositories in tree that have changed since they were read (moved), and those that are locked (held).
+// began is the time at which the tree's reading began.
 func (s *Scan) Moving(root *beneath.Root, tree *manifest.Node, began time.Time) (moved, held []string, err error) {
 	repositories(tree, ".", func(path string, n *manifest.Node) {
 		if err != nil || path == "." {

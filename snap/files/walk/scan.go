@@ -1,6 +1,5 @@
-// Package walk reads a workspace, or parts of it, into a tree of manifest nodes: folder by
-// folder, reading only what its memory does not know to be unchanged, and putting contents into
-// the content store.
+// Package walk reads a workspace, or parts of it, into a tree of manifest nodes. It reads folder by folder, takes unchanged
+// files from the memory of earlier walks, and puts contents into the content store.
 package walk
 
 import (
@@ -29,9 +28,9 @@ import (
 // Walker walks one workspace.
 type Walker struct {
 	Workspace          *workspace.Workspace
-	Cache              *Cache // remembers what was read
-	MaxFiles, MaxBytes int64  // a larger tree is refused
-	Flags              Flags  // inode flags that were met
+	Cache              *Cache // the results of earlier walks
+	MaxFiles, MaxBytes int64  // limits; a walk of a larger tree fails
+	Flags              Flags  // inode flags that were seen
 }
 
 // Scan is one walk of the workspace.
@@ -40,44 +39,43 @@ type Scan struct {
 	op        string
 	Ctx       context.Context
 	sink      Sink
-	has       func(snap.Hash) bool   // is a remembered content still stored
-	Fresh     func(path string) bool // these are read whatever the memory says; nil: none
-	Mapped    map[uint64]bool        // so are files with these inode numbers
+	has       func(snap.Hash) bool   // reports whether a remembered content is still stored
+	Fresh     func(path string) bool // paths to read even if the memory knows them; nil: none
+	Mapped    map[uint64]bool        // inode numbers of files to read even if the memory knows them
 	Scope     relpath.Scope
 	Memory    Memory
-	OneMoment bool                         // git repositories are read again until each is of one moment
-	Skip      func(path string, err error) // where set: what moves is left out and told, the rest is read
+	OneMoment bool                         // reread git repositories until each was read at one moment
+	Skip      func(path string, err error) // unless nil, is called for paths that change or can't be read; the rest is read
 
-	Top          *beneath.Root // the workspace: what is deep is opened from there
-	slots        chan struct{} // walkers beside the first
+	Top          *beneath.Root // the workspace, from which deep folders are opened
+	slots        chan struct{} // limits the goroutines beside the first
 	Files, bytes atomic.Int64
 	mu           sync.Mutex
 	Seen         map[inode.ID]bool
 	warnings     map[string]bool
 }
 
-// ErrMoved is the finding that a name is not what the listing of its folder
-// said: the folder must be listed again.
+// ErrMoved means that an entry is not as the listing of its folder said. The folder must be listed again.
 var ErrMoved = errors.New("it moved while it was read")
 
-// tries is how often a folder or a file may change under the reader.
+// The number of times that a folder or a file is read if it changes meanwhile.
 const (
 	folderTries = 10
 	fileTries   = 3
 )
 
-// walkers is how many folders are read at a time: more than there are processors,
-// since each of them waits for the disk now and then.
+// walkers bounds the folders that are read at a time. It is higher than the number of processors, because a walker sometimes
+// waits for the disk.
 var walkers = min(2*runtime.GOMAXPROCS(0), 8)
 
-// NewScan prepares a walk that puts contents into s. keep says whether a
-// remembered content is still there, and holds it.
+// NewScan prepares a walk that puts contents into s. keep reports whether a remembered content is still stored, and protects it
+// from deletion.
 func (w *Walker) NewScan(ctx context.Context, op string, s Sink, keep func(snap.Hash) bool) *Scan {
 	return &Scan{W: w, op: op, Ctx: ctx, sink: s, has: keep, Memory: w.Cache, slots: make(chan struct{}, walkers-1),
 		Seen: map[inode.ID]bool{}, warnings: map[string]bool{}}
 }
 
-// Run walks the workspace and gives its tree, unsealed.
+// Run walks the workspace and returns its tree, in which the folders have no hashes yet.
 func (s *Scan) Run() (*manifest.Node, error) {
 	root, err := s.W.Workspace.Open()
 	if err != nil {
@@ -108,6 +106,7 @@ func (s *Scan) warn(format string, args ...any) {
 	s.mu.Unlock()
 }
 
+// Warned returns the warnings of the walk, sorted.
 func (s *Scan) Warned() []string {
 	var out []string
 	for w := range s.warnings {
@@ -117,11 +116,12 @@ func (s *Scan) Warned() []string {
 	return out
 }
 
-// heldOpen is down to which depth a walk keeps the folders open that it is in. Below, each is
-// opened from the top when its turn comes, so that depth does not cost open files.
+// heldOpen is the depth down to which a walk keeps its folders open. Deeper folders are opened from the top when they are read,
+// so that depth does not use up open files.
 const heldOpen = 16
 
-// ReadTree reads the open folder dir and everything below it into n.
+// ReadTree reads the open folder dir and everything below it into n. It returns ErrMoved if dir was removed, or if it changes
+// and Skip is set.
 func (s *Scan) ReadTree(dir *beneath.Root, path string, n *manifest.Node) error {
 	name := n.Name
 	for range folderTries {
@@ -143,7 +143,7 @@ func (s *Scan) ReadTree(dir *beneath.Root, path string, n *manifest.Node) error 
 	return snap.Changed(s.op, s.shown(path))
 }
 
-// deepFolder is folder for dir, a folder that it does not keep open while it reads those below.
+// deepFolder does the same as ReadTree, but closes dir before it reads the folders below it.
 func (s *Scan) deepFolder(dir *beneath.Root, path string, n *manifest.Node) error {
 	name := n.Name
 	for range folderTries {
@@ -168,7 +168,7 @@ func (s *Scan) deepFolder(dir *beneath.Root, path string, n *manifest.Node) erro
 	return snap.Changed(s.op, s.shown(path))
 }
 
-// Passes hands to lax what did not hold still or can't be read, if there is a lax.
+// Passes returns err. If Skip is set and err is transient, Passes calls Skip with it and returns nil.
 func (s *Scan) Passes(path string, err error) error {
 	if err == nil || s.Skip == nil {
 		return err
@@ -186,8 +186,8 @@ func gone(dir *beneath.Root) bool {
 	return err != nil || st.Nlink == 0
 }
 
-// listing reads everything in the folder but what is below its subfolders,
-// whose nodes it only begins.
+// listing reads everything in the folder dir except what is in its subfolders. Their nodes get only the fields that stat
+// returns.
 func (s *Scan) listing(dir *beneath.Root, path string, n *manifest.Node) error {
 	fd := dir.FD()
 	before, err := inode.StatAt(fd, "")
@@ -231,10 +231,10 @@ func (s *Scan) listing(dir *beneath.Root, path string, n *manifest.Node) error {
 	return s.ReadFolder(fd, path, n, before)
 }
 
-// ReadFolder fills in the folder's own entry.
+// ReadFolder sets the entry of the folder n.
 func (s *Scan) ReadFolder(fd int, path string, n *manifest.Node, st inode.Stat) error {
 	n.Entry = manifest.NewEntry(n.Name, st)
-	n.Mount = false // for the workspace itself, which may well be a mount point
+	n.Mount = false // the workspace itself may be a mount point
 	n.Mode, n.Uid, n.Gid, n.Mtime = st.Mode, st.Uid, st.Gid, st.Mtime
 	s.mark(st)
 	n.ID, n.Ctime, n.Sure = st.ID, st.Ctime, true
@@ -264,8 +264,7 @@ func (s *Scan) mark(st inode.Stat) {
 	s.mu.Unlock()
 }
 
-// subfolders walks the folders among n's kids, some of them beside this walker. Without a
-// dir they are opened from the top.
+// subfolders walks the folders among n's children, some of them in other goroutines. If dir is nil, it opens them from the top.
 func (s *Scan) subfolders(dir *beneath.Root, path string, n *manifest.Node) error {
 	var wg sync.WaitGroup
 	var once sync.Once
@@ -294,6 +293,7 @@ func (s *Scan) subfolders(dir *beneath.Root, path string, n *manifest.Node) erro
 	return failed
 }
 
+// Subfolder reads the folder at path, which dir contains, into n. If dir is nil, it is opened from the top.
 func (s *Scan) Subfolder(dir *beneath.Root, path string, n *manifest.Node) error {
 	from, rel := dir, n.Name
 	if dir == nil {
@@ -314,7 +314,7 @@ func (s *Scan) Subfolder(dir *beneath.Root, path string, n *manifest.Node) error
 	return s.ReadTree(sub, path, n)
 }
 
-// Mounted makes n a mount point.
+// Mounted turns n into a mount point.
 func (s *Scan) Mounted(path string, n *manifest.Node) {
 	n.Entry = manifest.Entry{Name: n.Name, Mode: n.Kind(), Mount: true}
 	n.Children, n.LinkKey = nil, ""
@@ -325,7 +325,7 @@ func MountWarning(path string) string {
 	return path + " is a mount point: what is mounted there is not captured."
 }
 
-// count adds to the totals and refuses a tree that is too large.
+// count adds to the totals and returns an error if the tree is too large.
 func (s *Scan) count(files int, bytes int64) error {
 	f, b := s.Files.Add(int64(files)), s.bytes.Add(bytes)
 	if f <= s.W.MaxFiles && b <= s.W.MaxBytes {
@@ -336,7 +336,8 @@ func (s *Scan) count(files int, bytes int64) error {
 		WithHint("exclude paths that need no restore (exclude = [\"node_modules/\"] in the app's file), or raise [limits] in mulligand.toml")
 }
 
-// Failed makes of a system call's error what the walk goes by.
+// Failed translates the error of a system call into ErrMoved or an error for people. It returns errors that the walk handles
+// as they are.
 func (s *Scan) Failed(path string, err error) error {
 	switch {
 	case errors.Is(err, errGrew), errors.Is(err, ErrMoved), errors.Is(err, unix.EXDEV), errors.Is(err, io.ErrUnexpectedEOF):
@@ -362,10 +363,10 @@ func (s *Scan) Failed(path string, err error) error {
 	return &errs.Error{Kind: errs.Failed, Op: s.op, Message: s.shown(path), Err: workspace.Cause(err)}
 }
 
-// shown is path as a reader may see it: in full, and on one line.
+// shown returns path as people see it: absolute, and on one line.
 func (s *Scan) shown(path string) string { return workspace.Shown(s.W.Workspace.Dir, path) }
 
-// Transient says whether err is about a path that may be read another time.
+// Transient reports whether err concerns a path that may be readable at another time.
 func Transient(err error) bool {
 	kind := errs.KindOf(err)
 	return errors.Is(err, ErrMoved) || errors.Is(err, snap.ErrChanged) || kind == errs.Denied || kind == errs.Busy

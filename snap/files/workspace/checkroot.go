@@ -10,7 +10,7 @@ import (
 	"mulligan/errs"
 )
 
-// Folders that are never a workspace: themselves, or with all that is in them.
+// systemFolders are never a workspace themselves. systemTrees are never a workspace, and neither is any folder below them.
 var (
 	systemFolders = []string{"/", "/home", "/root", "/var", "/var/lib", "/var/log", "/var/tmp", "/var/cache", "/tmp", "/opt",
 		"/srv", "/mnt", "/media", "/usr", "/usr/local", "/run", "/run/user", "/snap", "/nix", "/dev/shm"}
@@ -18,9 +18,9 @@ var (
 		"/usr/bin", "/usr/sbin", "/usr/lib", "/usr/share", "/usr/include", "/var/lib/mulligan"}
 )
 
-// CheckRoot says whether dir may be a workspace at all: an existing folder by
-// its true absolute path, and not one whose restore would take a whole machine
-// or a whole person back. Kinds: errs.Invalid, errs.NotFound, errs.Denied.
+// CheckRoot returns an error if dir may not be a workspace. dir must be an existing folder, given by its absolute path without
+// symbolic links. It must be neither a folder of the system nor a home folder nor a folder that contains a home folder, because a
+// restore would take all of that back. Errors are of kind errs.Invalid, errs.NotFound, errs.Denied or errs.Failed.
 func CheckRoot(dir string) error {
 	const op = "check workspace"
 	if !filepath.IsAbs(dir) || filepath.Clean(dir) != dir {
@@ -51,7 +51,7 @@ func refused(op, dir, why string) error {
 	return errs.New(errs.Denied, op, "%s %s", dir, why).WithHint("name the project's own folder")
 }
 
-// checkTrue checks that dir is a folder, reached without symbolic links.
+// checkTrue returns an error unless dir is a folder whose path has no symbolic links.
 func checkTrue(op, dir string) error {
 	real, err := filepath.EvalSymlinks(dir)
 	if errors.Is(err, os.ErrNotExist) {
@@ -77,12 +77,12 @@ func checkTrue(op, dir string) error {
 	return nil
 }
 
-// Within reports whether p is dir or lies below it.
+// Within reports whether p is dir or lies below dir.
 func Within(p, dir string) bool {
 	return p == dir || dir == "/" || strings.HasPrefix(p, strings.TrimRight(dir, "/")+"/")
 }
 
-// homes lists $HOME and every home folder in the password file.
+// homes returns $HOME and every home folder in the password file.
 func homes() []string {
 	out := []string{}
 	if h := os.Getenv("HOME"); filepath.IsAbs(h) {
@@ -90,7 +90,7 @@ func homes() []string {
 	}
 	f, err := os.Open("/etc/passwd")
 	if err != nil {
-		return out // a host without one has no homes that this list could name
+		return out // without a password file, no other homes are known
 	}
 	defer f.Close()
 	for lines := bufio.NewScanner(f); lines.Scan(); {

@@ -10,12 +10,12 @@ import (
 	"mulligan/snap/files/relpath"
 )
 
-// Rules knows what is none of this driver's business.
+// Rules says which paths of a workspace the files driver leaves out.
 type Rules struct {
-	match gitignore.Matcher // nil: no patterns
+	match gitignore.Matcher // the user's patterns; nil: none
 	skip  map[string]bool   // paths of other drivers
-	Loose map[string]bool   // the folders that they lie in
-	print string            // tells one configuration from another
+	Loose map[string]bool   // the folders that have paths of skip as entries
+	print string            // identifies the configuration
 }
 
 func newExcluder(patterns, skip []string) *Rules {
@@ -37,7 +37,7 @@ func newExcluder(patterns, skip []string) *Rules {
 	return x
 }
 
-// Excludes reports whether path, whose parents are not excluded, is left out.
+// Excludes reports whether path is left out. The caller must know that no folder above path is excluded.
 func (x *Rules) Excludes(path string, isDir bool) bool {
 	if x.skip[path] {
 		return true
@@ -45,7 +45,7 @@ func (x *Rules) Excludes(path string, isDir bool) bool {
 	return x.match != nil && x.match.Match(strings.Split(path, "/"), isDir)
 }
 
-// Covers reports whether the file path is left out, or a folder above it is.
+// Covers reports whether the file path, or a folder above it, is left out.
 func (x *Rules) Covers(path string) bool {
 	for i := range len(path) {
 		if path[i] == '/' && x.Excludes(path[:i], true) {
@@ -55,5 +55,5 @@ func (x *Rules) Covers(path string) bool {
 	return x.Excludes(path, false)
 }
 
-// Hash identifies the set of exclusions.
+// Hash returns a hash that identifies the set of exclusions.
 func (x *Rules) Hash() manifest.HexHash { return manifest.HexHash(blake3.Sum256([]byte(x.print))) }

@@ -1,5 +1,5 @@
-// Package workspace opens the folder of an app, and knows which folders may be one, whether it is
-// still the folder that was registered, and what in it is excluded.
+// Package workspace opens the folder of an app. It checks which folders may be a workspace and whether the folder is still the
+// registered one, and says which paths in it are excluded.
 package workspace
 
 import (
@@ -17,28 +17,28 @@ import (
 	"mulligan/snap/files/inode"
 )
 
-// Workspace is the folder of an app, and what of it belongs to the driver.
+// Workspace is the folder of an app, with the rules that say which paths of it belong to the files driver.
 type Workspace struct {
 	Dir      string
-	stateDir string // where the location is noted
-	owner    int    // uid that the folder must belong to; -1: not checked
+	stateDir string // where the location is stored
+	owner    int    // uid that must own the folder; -1: not checked
 	Exclude  *Rules
 	location location
 }
 
-// New returns the workspace dir, less what patterns (gitignore syntax) exclude and
-// skip names. The folder itself is opened, and its owner checked, anew by every operation.
+// New returns the workspace dir, without the paths that patterns (gitignore syntax) exclude and the paths in skip. Every
+// operation opens the folder and checks its owner again.
 func New(dir, stateDir string, owner int, patterns, skip []string) (*Workspace, error) {
 	w := &Workspace{Dir: dir, stateDir: stateDir, owner: owner, Exclude: newExcluder(patterns, skip)}
 	return w, w.noteLocation()
 }
 
-// location is what kind of place a workspace lies in, noted when it is first protected. It
-// tells the workspace from something that was mounted over it later, or from the empty
-// folder below a mount that is gone. Numbers of devices are not in it: they are others after a reboot.
+// location describes the mount and the filesystem of a workspace when it was first protected. It distinguishes the workspace
+// from a filesystem that was mounted over it later, and from the empty folder below a mount that is gone. It has no device
+// numbers, because they change with a reboot.
 type location struct {
 	MountPoint bool
-	Filesystem int64 // its magic number (statfs(2))
+	Filesystem int64 // magic number (statfs(2))
 }
 
 const locationFile = "location.json"
@@ -53,7 +53,8 @@ func locate(root *beneath.Root) (location, error) {
 	return location{st.Mount, int64(fs.Type)}, err
 }
 
-// noteLocation reads where the workspace was when it was first protected, or notes where it is.
+// noteLocation loads the location that was stored when the workspace was first protected. If none is stored, it stores the
+// present one.
 func (w *Workspace) noteLocation() error {
 	path := filepath.Join(w.stateDir, locationFile)
 	text, err := os.ReadFile(path)
@@ -77,7 +78,7 @@ func (w *Workspace) noteLocation() error {
 	return durable.WriteFile(path, text, 0o600)
 }
 
-// checkLocation makes sure that the opened workspace is where it was.
+// checkLocation returns an error if the location of the opened workspace differs from the stored one.
 func (w *Workspace) checkLocation(root *beneath.Root) error {
 	now, err := locate(root)
 	if err != nil || now == w.location {
@@ -94,7 +95,7 @@ func (w *Workspace) checkLocation(root *beneath.Root) error {
 		WithHint("%s; if the workspace is to stay like this, an administrator removes %s and starts mulligand anew", todo, filepath.Join(w.stateDir, locationFile))
 }
 
-// Open opens the workspace, and checks whose it is and that it is where it was.
+// Open opens the workspace, and checks its owner and its location. A difference is an error of kind errs.Denied.
 func (w *Workspace) Open() (*beneath.Root, error) {
 	root, err := beneath.Open(w.Dir)
 	if err != nil {
@@ -119,7 +120,7 @@ func (w *Workspace) owned(uid uint32) bool {
 	return w.owner < 0 || int(uid) == w.owner
 }
 
-// RootID says which folder the workspace is.
+// RootID returns the inode that is the workspace's folder at present.
 func (w *Workspace) RootID() (inode.ID, error) {
 	root, err := w.Open()
 	if err != nil {
