@@ -28,6 +28,7 @@ type fate struct {
 	BusRoot string
 	Do      string // create, rollback, delete, prune, revert, fork, keep, drop
 	Target  ipc.CheckpointID
+	Word    string // the state that a bisect finds
 	Step    int    // counted from 1; 0: none
 	Kind    string // count steps of this kind only; "": all
 }
@@ -100,6 +101,8 @@ func (f fate) run(ctx context.Context, d *daemon.Daemon) (err error) {
 		_, err = d.KeepFork(ctx, root, "shop", "tried", ipc.KeepRequest{})
 	case "drop":
 		err = d.DropFork(ctx, root, "shop", "tried")
+	case "bisect":
+		_, err = d.Bisect(ctx, root, "shop", ipc.BisectRequest{Good: f.Target, Command: []string{"sh", "-c", `test "$(cat file0)" != "$1"`, "sh", f.Word}})
 	}
 	return err
 }

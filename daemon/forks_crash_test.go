@@ -84,12 +84,13 @@ func (r *forkRound) fork() world {
 func (r *forkRound) prepareFork(t *testing.T, do string) {
 	t.Helper()
 	r.prepare(t, do)
+	r.plan.Word = r.before
 	d := r.open(t)
 	defer r.close(t, d)
 	if err := d.DropFork(t.Context(), root, "shop", "tried"); err != nil && !strings.Contains(err.Error(), "no fork") {
 		t.Fatal(err)
 	}
-	if r.forked = ""; do == "fork" {
+	if r.forked = ""; do == "fork" || do == "bisect" {
 		return
 	}
 	_, err := d.Fork(t.Context(), root, "shop", ipc.ForkRequest{CheckpointID: r.first, Name: "tried"})
@@ -168,7 +169,7 @@ func (r *forkRound) nothingLeft(t *testing.T, d *daemon.Daemon) {
 	}
 }
 
-// TestForkKilledAtEveryStep kills a daemon at the steps of making, keeping and dropping a fork: at a sample of them, which rotates,
+// TestForkKilledAtEveryStep kills a daemon at the steps of making, keeping and dropping a fork, and of a bisect: at a sample of them, which rotates,
 // and in a long run at all. Afterwards the app is whole, and the fork is whole or absent.
 func TestForkKilledAtEveryStep(t *testing.T) {
 	t.Parallel()
@@ -180,8 +181,11 @@ func TestForkKilledAtEveryStep(t *testing.T) {
 }
 
 func killForks(t *testing.T, r *forkRound) {
-	for _, do := range []string{"fork", "keep", "drop"} {
+	for _, do := range []string{"fork", "keep", "drop", "bisect"} {
 		t.Run(do, func(t *testing.T) {
+			if do == "bisect" && r.busRoot != "" {
+				return // no command can be run in a fork of a unit
+			}
 			clear(r.tally)
 			r.prepareFork(t, do)
 			names, _, killed := r.victim(t, 0, 0)
