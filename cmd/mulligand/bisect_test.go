@@ -59,6 +59,7 @@ func (d *daemonProcess) bisect(command string, flags ...string) (ipc.BisectResul
 // or more tests at a time. It names what was skipped, does not believe a command that answers now this, now that, and leaves no fork behind,
 // also when its client or the daemon is killed. The app is not touched.
 func TestBisect(t *testing.T) {
+	t.Parallel()
 	testkit.Need(t, "root")
 	d := startDaemon(t)
 	dir, ids := history(t, d, 63)
@@ -167,10 +168,12 @@ func TestBisect(t *testing.T) {
 
 // TestBisectByHealth finds the turn that broke a running app, by its health check.
 func TestBisectByHealth(t *testing.T) {
+	t.Parallel()
 	testkit.Need(t, "root")
 	d := startDaemon(t)
 	a := newForkable(t, d)
-	d.must("app", "set", "--app", "shop", "auto=true", "health.command="+`["sh", "-c", "! `+filepath.Join(a.ws, "app")+` visit `+a.addr+` | grep -q broken"]`, "health.timeout=1s")
+	// An app that does not answer yet is not healthy. The time is that of a start on a slow host.
+	d.must("app", "set", "--app", "shop", "auto=true", "health.command="+`["sh", "-c", "`+filepath.Join(a.ws, "app")+` visit `+a.addr+` | grep -v broken"]`, "health.timeout=8s")
 	hook := func(event, word string) {
 		t.Helper()
 		cmd := exec.Command(filepath.Join(bin, "mulligan"), "hook", "claude-code")

@@ -34,6 +34,7 @@ func (d *daemonProcess) inside(cred *syscall.Credential, input string, words ...
 // TestExec runs commands inside of a fork that runs, and inside of one that is stopped: they see the fork's files at the parent's path,
 // the fork's port, the caller's input, output and environment, and their exit status is the client's.
 func TestExec(t *testing.T) {
+	t.Parallel()
 	testkit.Need(t, "root")
 	d := startDaemon(t)
 	a := newForkable(t, d)
@@ -100,6 +101,7 @@ func TestExec(t *testing.T) {
 // TestCompare compares forks: what each changed, whether it is healthy by a command that asks at the app's own port, and how a command
 // ends in each. While a command runs, the daemon is killed: nothing of the command is left.
 func TestCompare(t *testing.T) {
+	t.Parallel()
 	testkit.Need(t, "root")
 	d := startDaemon(t)
 	a := newForkable(t, d)

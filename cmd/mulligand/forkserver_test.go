@@ -216,9 +216,11 @@ func startPostgres(t *testing.T, bySocket bool) (dsn string, client []string) {
 // TestForkedServers makes forks of an app with a database server: each has a server of its own at the address of the parent's, which
 // runs with the owner's rights. One is kept, and redo leads back; the daemon is killed under them; in the end nothing of them is left.
 func TestForkedServers(t *testing.T) {
+	t.Parallel()
 	testkit.Need(t, "root")
 	for _, c := range forkedServers() {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			testkit.Need(t, c.need)
 			c.run(t)
 		})
