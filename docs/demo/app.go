@@ -26,6 +26,13 @@ const design = `<!doctype html>
 // build makes the app's workspace: what a small project holds, with things that
 // git doesn't keep (an ignored file, an empty folder, a mode).
 func (s *stage) build(ctx context.Context) error {
+	program, err := os.ReadFile(filepath.Join(s.bin, "demo/guestbook"))
+	if err != nil {
+		return err
+	}
+	if err := put(s.guestbook(), string(program), 0o755); err != nil {
+		return err
+	}
 	for _, f := range []struct {
 		name, text string
 		mode       os.FileMode
@@ -71,7 +78,7 @@ func put(path, text string, mode os.FileMode) error {
 func (s *stage) register(ctx context.Context) error {
 	args := []string{
 		"app", "add", "--slug", appSlug, "--dir", s.workspace,
-		"--run", fmt.Sprintf("/usr/bin/env PORT=%d '%s'", s.port, filepath.Join(s.bin, "demo/guestbook")),
+		"--run", fmt.Sprintf("/usr/bin/env PORT=%d '%s'", s.port, s.guestbook()),
 		"--health", s.url("/healthz"), "--db", "sqlite:" + database, "--json",
 	}
 	fmt.Printf("   $ mulligan %s\n", quoted(args))

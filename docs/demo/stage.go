@@ -43,7 +43,7 @@ func newStage(bin string) (*stage, error) {
 	if err != nil {
 		return nil, err
 	}
-	dir, err := os.MkdirTemp("", "mulligan-demo-")
+	dir, err := os.MkdirTemp("/var/tmp", "mulligan-demo-") // each fork has a /tmp of its own
 	if err != nil {
 		return nil, err
 	}
@@ -66,6 +66,9 @@ func freePort() (int, error) {
 }
 
 func (s *stage) url(path string) string { return fmt.Sprintf("http://127.0.0.1:%d%s", s.port, path) }
+
+// guestbook is the app's program. It lies where forks see it too.
+func (s *stage) guestbook() string { return filepath.Join(s.dir, "bin", "guestbook") }
 
 func (s *stage) logFile() string { return filepath.Join(s.dir, "mulligand.log") }
 

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// play plays the story, in six scenes.
+// play plays the story, in seven scenes.
 func play(ctx context.Context, s *stage) error {
 	scene("1. An app, and a daemon that looks after it")
 	if err := opening(ctx, s); err != nil {
@@ -65,7 +65,12 @@ func play(ctx context.Context, s *stage) error {
 	if _, err := a.rollback(ctx, good.ID, "seen enough"); err != nil {
 		return err
 	}
-	return expect(ctx, s, working, "as it was at the checkpoint")
+	if err := expect(ctx, s, working, "as it was at the checkpoint"); err != nil {
+		return err
+	}
+
+	scene("7. Broken once more: three repairs side by side, and one is kept")
+	return tryForks(ctx, s, a)
 }
 
 func scene(title string) { fmt.Printf("\n── %s\n", title) }

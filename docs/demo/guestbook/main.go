@@ -2,6 +2,8 @@
 // what guests wrote, and a form to write. Its design (page.html, version.txt)
 // and its data (guestbook.db) are in the folder that it is started in. It
 // listens on the loopback address, at PORT.
+//
+// "guestbook check PORT N" is a test of the app: it fails unless the page at PORT shows N entries.
 package main
 
 import (
@@ -9,17 +11,23 @@ import (
 	"errors"
 	"fmt"
 	"html/template"
+	"io"
 	"net"
 	"net/http"
 	"os"
 	"os/signal"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
 )
 
 func main() {
-	if err := run(); err != nil {
+	do := run
+	if len(os.Args) == 4 && os.Args[1] == "check" {
+		do = func() error { return check(os.Args[2], os.Args[3]) }
+	}
+	if err := do(); err != nil {
 		fmt.Fprintln(os.Stderr, "guestbook:", err)
 		os.Exit(1)
 	}
@@ -46,6 +54,24 @@ func run() (err error) {
 	if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}
+	return nil
+}
+
+// check visits the page and counts its entries.
+func check(port, want string) error {
+	resp, err := http.Get("http://" + net.JoinHostPort("127.0.0.1", port) + "/")
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
+	if err != nil {
+		return err
+	}
+	if n := strings.Count(string(body), "“"); resp.StatusCode != http.StatusOK || strconv.Itoa(n) != want {
+		return fmt.Errorf("the page has %d entries: %s", n, resp.Status)
+	}
+	fmt.Println("the page has", want, "entries")
 	return nil
 }
 
