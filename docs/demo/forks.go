@@ -59,7 +59,7 @@ func tryForks(ctx context.Context, s *stage, a *agent) error {
 	var made struct{ Forks []fork }
 	if err := a.call(ctx, "fork_app", map[string]any{"count": len(repairs)}, &made); err != nil {
 		if strings.Contains(err.Error(), "namespaces") {
-			fmt.Println("   (left out: this kernel does not let you make the namespaces that forks run in)", err)
+			fmt.Println("   (left out: this kernel does not let you make the namespaces that forks run in:", err.Error()+")")
 			return nil
 		}
 		return err
