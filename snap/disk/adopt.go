@@ -12,8 +12,7 @@ import (
 	"mulligan/snap/disk/virt"
 )
 
-// adopt makes the domain's present images the root of a new tree. They stay
-// where they are.
+// adopt creates a tree whose root is the domain's present images. The images stay where they are.
 func (fo *follower) adopt(op string, m virt.Machine) error {
 	persistent, err := m.Persistent()
 	if err != nil {
@@ -53,12 +52,12 @@ func (fo *follower) adopt(op string, m virt.Machine) error {
 		Layers: map[layertree.ID]*layertree.Layer{"L000001": root}, Snapshots: map[snap.SnapshotID]*layertree.Snapshot{}, Switches: map[snap.RestoreID]*layertree.Plan{},
 	}
 	fo.claim.Store(layertree.ClaimOf(t))
-	fo.tree = t // what agree looks at; it is saved with the first change
+	fo.tree = t // agree uses it; the first change saves it
 	return nil
 }
 
-// agree checks that the domain is as the tree has it: its persistent
-// definition and, while it runs, its live one are on the head.
+// agree checks that the domain's persistent definition, and while the domain runs also its live definition, have the images of
+// the tree's head.
 func (fo *follower) agree(op string, m virt.Machine) error {
 	foreign, err := m.Foreign()
 	if err != nil {

@@ -17,19 +17,19 @@ import (
 
 const (
 	opCapture = "capture disks"
-	// maxLive is how many images a running domain may have open upon each other
-	// before its QEMU is made to open the merged ones; libvirt refuses beyond 200.
+	// maxLive is the longest backing chain that a running domain may have open. A longer chain is merged, and QEMU opens the
+	// merged images. libvirt refuses chains of more than 200 images.
 	maxLive = 96
 )
 
-// Capture freezes the images that the domain writes to, under req.ID, and puts
-// fresh overlays on them.
+// Capture freezes the images that the domain writes to as the snapshot req.ID, and creates overlays on them, which the domain
+// writes to from then on.
 func (d *Driver) Capture(ctx context.Context, req snap.CaptureRequest) (snap.Snapshot, error) {
 	return d.capture(ctx, req, false)
 }
 
-// CaptureMemory is Capture that keeps the running guest's memory too, so that a
-// restore goes on from there instead of booting. Of a domain that is off it is Capture.
+// CaptureMemory does what Capture does, and also keeps the memory of a running guest, so that a restore resumes the guest
+// instead of booting it.
 func (d *Driver) CaptureMemory(ctx context.Context, req snap.CaptureRequest) (snap.Snapshot, error) {
 	return d.capture(ctx, req, true)
 }
@@ -52,7 +52,7 @@ func (d *Driver) capture(ctx context.Context, req snap.CaptureRequest, memory bo
 	}
 	c := &capturing{d: d, m: m, id: req.ID, memory: memory}
 	if err := c.run(ctx); err != nil {
-		// What has happened to the domain is found out when it is opened next.
+		// The next open finds out what has happened to the domain.
 		return snap.Snapshot{}, errs.Wrap(errs.Failed, opCapture, err)
 	}
 	s := d.tree.Snapshots[req.ID]
@@ -61,14 +61,14 @@ func (d *Driver) capture(ctx context.Context, req snap.CaptureRequest, memory bo
 	}, nil
 }
 
-// capturing is one capture under way.
+// capturing is the state of one capture.
 type capturing struct {
 	d        *Driver
 	m        virt.Machine
 	id       snap.SnapshotID
 	memory   bool
 	raw      bool        // the images cannot be read
-	survey   virt.Survey // of the definition that counts
+	survey   virt.Survey // of the live definition while the domain runs, else of the persistent one
 	up       bool
 	paused   bool
 	nvram    *layertree.File
@@ -76,6 +76,7 @@ type capturing struct {
 	warnings []string
 }
 
+// run captures the disks: it names the present layer if nothing was written, and otherwise freezes the images.
 func (c *capturing) run(ctx context.Context) (err error) {
 	d := c.d
 	p, err := c.m.Power()
@@ -104,8 +105,7 @@ func (c *capturing) run(ctx context.Context) (err error) {
 	}
 	err = c.freeze(ctx)
 	if err != nil && c.up && d.tree.Suspect && d.tree.Intent == nil {
-		// libvirtd died in the middle of a switch, and QEMU still has the images
-		// open that it had been given: their names are taken.
+		// libvirtd was killed during an earlier switch. QEMU still has images open under the names that this switch needs.
 		if e := d.reopener.reopen(opCapture, c.m, d.tree.Head); e != nil {
 			lost := errs.New(errs.Conflict, "", "libvirtd was killed in the middle of a checkpoint and lost track of the images that QEMU has open").
 				WithHint("nothing is lost: stop and start domain %s once", d.cfg.Domain)
@@ -117,8 +117,8 @@ func (c *capturing) run(ctx context.Context) (err error) {
 	return err
 }
 
-// unchanged reports whether the layer below the head is the state already: the
-// domain is off, and nothing was written since.
+// unchanged reports whether the layer below the head already is the present state: the domain is off, and nothing was written
+// to the head.
 func (c *capturing) unchanged() (bool, error) {
 	d := c.d
 	head := d.tree.Layers[d.tree.Head]
@@ -134,7 +134,7 @@ func (c *capturing) unchanged() (bool, error) {
 	return d.images.sameNVRAM(c.survey.NVRAM, d.tree.Layers[head.Parent])
 }
 
-// shallow sees to it that the new overlays do not lie on too many others.
+// shallow shortens the backing chain if it would become too long with the new overlays.
 func (c *capturing) shallow(ctx context.Context) error {
 	d := c.d
 	depth := d.tree.Depth(d.tree.Head)
@@ -149,8 +149,8 @@ func (c *capturing) shallow(ctx context.Context) error {
 	return nil
 }
 
-// freeze makes the overlays, switches the domain to them and freezes the old
-// images. Each step is found again by recover.
+// freeze creates the overlays, switches the domain to them and freezes the old images. After a crash at any step, recover finds
+// out which steps were done.
 func (c *capturing) freeze(ctx context.Context) error {
 	d := c.d
 	next, err := d.tree.Clone()
@@ -168,7 +168,7 @@ func (c *capturing) freeze(ctx context.Context) error {
 	}
 	in = d.tree.Intent
 	if err := c.switchDisks(ctx, in); err != nil {
-		// Nobody knows how far libvirt got: ask it, and give the answer after.
+		// The error does not say how far libvirt got, so the recovery asks libvirt.
 		return errs.Also(err, c.recoverFrom(context.WithoutCancel(ctx), err))
 	}
 	if err := d.cfg.Failpoint.At("capture: switched"); err != nil {
@@ -177,8 +177,7 @@ func (c *capturing) freeze(ctx context.Context) error {
 	return c.finish(in)
 }
 
-// recoverFrom recovers after a capture that failed in the middle. A libvirt that is
-// well has cleaned up after itself.
+// recoverFrom recovers after a capture that failed with err. If libvirt works, it has undone its own part.
 func (c *capturing) recoverFrom(ctx context.Context, cause error) error {
 	d := c.d
 	m, err := d.dom.machine(opCapture)
@@ -203,7 +202,7 @@ func (c *capturing) switchDisks(ctx context.Context, in *layertree.Intent) error
 	}
 	size := d.images.sizeBelow(in.New)
 	if c.up {
-		size = c.m.Capacity // the header of an image in use may be stale
+		size = c.m.Capacity // the header of an image in use may be out of date
 	}
 	if err := d.images.createOverlays(ctx, opCapture, in.New, size); err != nil {
 		return err
@@ -225,8 +224,8 @@ func (c *capturing) switchDisks(ctx context.Context, in *layertree.Intent) error
 	return d.dom.define(opCapture, c.m, in.New)
 }
 
-// still works out whether the guest's filesystems are whole on the disks of a domain that
-// is off: whether its guest went down by itself.
+// still determines whether the guest's filesystems are consistent on the disks of a domain that is off. They are if the guest
+// shut down by itself.
 func (c *capturing) still() error {
 	ended, err := c.m.Ended()
 	if err != nil {
@@ -248,8 +247,8 @@ func (c *capturing) copyNVRAM(ctx context.Context, in *layertree.Intent) (err er
 	return err
 }
 
-// switchLive switches a running domain, with the guest's filesystems frozen if
-// that can be had in time.
+// switchLive switches a running domain to the new overlays. It freezes the guest's filesystems before, if the guest agent
+// answers in time.
 func (c *capturing) switchLive(ctx context.Context, in *layertree.Intent) error {
 	d := c.d
 	text := virt.SnapshotXML(d.tree.Disks, c.survey.Others(d.tree.Disks), d.tree.Layers[in.New].Paths(), in.Memory)
@@ -280,8 +279,8 @@ func (c *capturing) switchLive(ctx context.Context, in *layertree.Intent) error 
 	return err
 }
 
-// finish makes everything else agree with the head being in.New, and names the
-// frozen layer; of a capture without an id, which is one that recovery ends, it names nothing.
+// finish updates the persistent definition and the tree after the domain was switched to in.New, and names the frozen layer. A
+// capture that recovery ends has no id, so its layer gets no name.
 func (c *capturing) finish(in *layertree.Intent) error {
 	d := c.d
 	m := c.m
@@ -316,7 +315,7 @@ func (c *capturing) finish(in *layertree.Intent) error {
 		if c.nvram != nil {
 			old.NVRAM = c.nvram
 		}
-		old.Torn = !c.quiesced && !in.Raw && in.Memory == "" // with its memory a guest goes on where it was
+		old.Torn = !c.quiesced && !in.Raw && in.Memory == "" // a guest with its memory continues where it was
 		t.Ran = in.Running
 		t.Head, t.Intent, t.Resume, t.Suspect = in.New, nil, nil, false
 		if c.id != "" {
@@ -326,7 +325,7 @@ func (c *capturing) finish(in *layertree.Intent) error {
 	})
 }
 
-// name records a snapshot of a layer that is frozen already.
+// name records a snapshot of a layer that was frozen before.
 func (c *capturing) name(id layertree.ID) error {
 	if c.d.tree.Layers[id].Torn {
 		c.warnings = append(c.warnings, "the disks are as in an earlier checkpoint that was made without the guest's filesystems being still."+afterPowerCut)

@@ -12,7 +12,7 @@ import (
 	"mulligan/snap/disk/layertree"
 )
 
-// Diff says which disks differ between two snapshots, or a snapshot and now.
+// Diff lists the disks that differ between two snapshots, or between a snapshot and the present state.
 func (d *Driver) Diff(ctx context.Context, from, to snap.SnapshotID, paths []string) ([]snap.Change, error) {
 	const op = "compare disks"
 	if err := d.begin(ctx, op); err != nil {
@@ -38,8 +38,7 @@ func (d *Driver) Diff(ctx context.Context, from, to snap.SnapshotID, paths []str
 	return list, nil
 }
 
-// changes says which disks have something written between two layers and the
-// nearest layer below both.
+// changes describes the disks that were written to between two layers and the nearest layer that is below both.
 func (d *Driver) changes(a, b layertree.ID) (list []snap.Change) {
 	ca, cb := d.tree.Chain(a), d.tree.Chain(b)
 	for len(ca) > 0 && len(cb) > 0 && ca[len(ca)-1] == cb[len(cb)-1] {
@@ -47,7 +46,7 @@ func (d *Driver) changes(a, b layertree.ID) (list []snap.Change) {
 	}
 	for _, dev := range d.tree.Disks {
 		if d.tree.Layers[a].Files[dev] == nil || d.tree.Layers[b].Files[dev] == nil {
-			continue // a restore leaves it alone
+			continue // a restore does not change it
 		}
 		words, err := d.changesOf(dev, a, b, append(slices.Clone(ca), cb...))
 		if err != nil {
@@ -60,8 +59,8 @@ func (d *Driver) changes(a, b layertree.ID) (list []snap.Change) {
 	return list
 }
 
-// changesOf says in a few words what of one disk differs between layers a and b; "" where
-// nothing does. between are those above the nearest layer that is below both.
+// changesOf describes what differs on one disk between layers a and b; "" means nothing. between has the layers above the
+// nearest layer that is below both.
 func (d *Driver) changesOf(dev string, a, b layertree.ID, between []layertree.ID) (string, error) {
 	var written []imagefile.Extent
 	for _, id := range between {

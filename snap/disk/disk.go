@@ -1,11 +1,9 @@
 // Package disk is the driver for the disks of a libvirt domain.
 //
-// The daemon owns a tree of immutable qcow2 overlays. A snapshot freezes the
-// images that the domain writes to and puts fresh overlays on top, all disks at
-// once, whether the domain runs or not; a restore puts fresh overlays on the
-// layer that the snapshot froze. Nothing is copied. What no snapshot names any
-// more is merged away in the background. DESIGN.md has the invariants, the
-// files and the crash windows.
+// The daemon owns a tree of immutable qcow2 overlays. A snapshot freezes the images that the domain writes to and creates
+// overlays on them, for all disks at the same instant, whether the domain runs or not. A restore creates overlays on the layer
+// that the snapshot froze. Nothing is copied. Layers that no snapshot names are merged in the background. DESIGN.md has the
+// invariants, the files and the crash windows.
 package disk
 
 import (
@@ -30,35 +28,35 @@ const driverName = "libvirt"
 // Shutdown is how a domain is switched off.
 type Shutdown string
 
-// The ways.
+// The ways of switching off a domain.
 const (
-	Clean   Shutdown = "clean"   // the guest is asked; after ShutdownTimeout it is switched off
+	Clean   Shutdown = "clean"   // the guest is asked to shut down, and is switched off after ShutdownTimeout
 	Destroy Shutdown = "destroy" // it is switched off
 )
 
-// Config says which domain a driver is bound to.
+// Config names the domain of a driver.
 type Config struct {
 	App      string // the app's id: names folders; no slashes
 	Domain   string // its name
 	URI      string // of libvirt: qemu:///system if ""
-	StateDir string // the daemon's own, for this driver alone: its records
-	// PoolDir is where overlays lie; "": in a folder beside each disk.
+	StateDir string // a folder of the daemon for this driver's records alone
+	// PoolDir is the folder of the overlays; "": a folder beside each disk.
 	PoolDir         string
 	Shutdown        Shutdown      // Clean if ""
 	ShutdownTimeout time.Duration // 60 s if 0
-	// QuiesceTimeout is how long the guest agent may take to freeze the guest's
-	// filesystems, and to thaw them: 5 s if 0.
+	// QuiesceTimeout bounds the time that the guest agent may take to freeze the guest's filesystems, and to thaw them; 0 means 5
+	// s.
 	QuiesceTimeout time.Duration
-	// Depth is how many images may lie upon each other before they are merged: 32 if 0.
+	// Depth is the length of a backing chain above which images are merged; 0 means 32.
 	Depth     int
-	Failpoint failpoint.Hook // for tests: called ahead of each step that lasts
+	Failpoint failpoint.Hook // for tests: called before each step that has a lasting effect
 	Log       *slog.Logger
 }
 
 // Driver captures and restores the disks of one domain.
 type Driver struct {
-	mu        sync.Mutex // held during each method, but for the long work of Maintain
-	*record              // the same one in all that follows
+	mu        sync.Mutex // held during each method, except during the long work of Maintain
+	*record              // shared with all the parts below
 	dom       *domain
 	images    *images
 	integrity *integrity
@@ -69,7 +67,7 @@ type Driver struct {
 	merger    *merger
 	flattener *flattener
 
-	look struct { // what State looks through: it waits for nobody's work
+	look struct { // used by State, which does not wait for other methods
 		sync.Mutex
 		conn virt.Hypervisor
 	}
@@ -94,7 +92,7 @@ var (
 	_ snap.GapFinder      = (*Driver)(nil)
 )
 
-// New makes the driver; it does not look at the domain.
+// New returns a driver. It does not look at the domain.
 func New(cfg Config) (*Driver, error) {
 	const op = "open disk driver"
 	if !validName(cfg.App) {
@@ -147,11 +145,11 @@ func validName(s string) bool {
 	return s != "" && s[0] != '.' && !strings.ContainsAny(s, "/\x00")
 }
 
-// Close ends what the driver does in the background and lets go of libvirt.
+// Close ends the driver's work in the background and its connection to libvirt.
 func (d *Driver) Close() error {
 	d.end()
 	d.thawer.work.Wait()
-	d.maintain.Lock() // another driver may take over the records
+	d.maintain.Lock() // afterwards another driver may use the records
 	defer d.maintain.Unlock()
 	d.mu.Lock()
 	conn := d.dom.conn
@@ -170,12 +168,11 @@ func (d *Driver) Close() error {
 	return errors.Join(all...)
 }
 
-// CapturesLive is true: a capture of a running domain switches all its disks at
-// one instant, with the guest's filesystems frozen where its agent answers.
+// CapturesLive returns true: a capture of a running domain switches all its disks at the same instant, with the guest's
+// filesystems frozen if its agent answers.
 func (d *Driver) CapturesLive() bool { return true }
 
-// begin takes the lock, reads the tree and checks the context; its caller
-// unlocks where there is no error.
+// begin locks d.mu, reads the tree and checks the context. If there is no error, the caller must unlock d.mu.
 func (d *Driver) begin(ctx context.Context, op string) error {
 	if err := ctx.Err(); err != nil {
 		return errs.Wrap(errs.Unavailable, op, err)
@@ -188,7 +185,7 @@ func (d *Driver) begin(ctx context.Context, op string) error {
 	return nil
 }
 
-// open is openAnyhow of a domain whose present images can be read.
+// open does what openAnyhow does, and returns an error if the domain's present images cannot be read.
 func (d *Driver) open(ctx context.Context, op string) (virt.Machine, error) {
 	m, err := d.openAnyhow(ctx, op)
 	if err != nil {
@@ -201,10 +198,9 @@ func (d *Driver) open(ctx context.Context, op string) (virt.Machine, error) {
 	return m, nil
 }
 
-// openAnyhow gives the machine of a domain that the tree agrees with, having
-// recovered what an earlier process left; a domain seen for the first time is
-// adopted. Whether its present images can be read is not looked at. The caller holds the
-// lock, and frees the machine.
+// openAnyhow returns libvirt's handle of the domain, after it has recovered what an earlier process left unfinished and checked
+// that the domain agrees with the tree. It adopts a domain that has no tree yet. It does not check whether the present images
+// can be read. The caller holds the lock, and must free the machine.
 func (d *Driver) openAnyhow(ctx context.Context, op string) (virt.Machine, error) {
 	m, err := d.dom.machine(op)
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 	"mulligan/snap/disk/virt"
 )
 
-// domain is the way to libvirt: it finds the domain of the record, reads its definition and
-// changes it. The caller of each method holds the driver's lock.
+// domain finds the record's domain in libvirt, reads its definition and changes it. The caller of each method holds the
+// driver's lock.
 type domain struct {
 	*record
 	dial  func(uri string) (virt.Hypervisor, error)
@@ -22,14 +22,14 @@ type domain struct {
 	owner *owner          // QEMU's user, once it is known
 }
 
-// owner is whom QEMU runs as.
+// owner is the user that QEMU runs as.
 type owner struct{ uid, gid int }
 
 // machine connects to libvirt and finds the domain. The caller frees it.
 func (d *domain) machine(op string) (virt.Machine, error) {
 	m, err := d.lookup()
 	if errs.KindOf(err) == errs.Unavailable && d.conn != nil {
-		// libvirtd was restarted: a dead connection shows only when it is used.
+		// libvirtd was restarted: a lost connection is noticed only when it is used.
 		_ = d.conn.Close()
 		d.conn = nil
 		m, err = d.lookup()
@@ -73,7 +73,7 @@ func (d *domain) lookup() (virt.Machine, error) {
 		WithHint("nothing is lost: virsh undefine it, and define it with <uuid>%s</uuid>; or app remove --purge and app add, which starts a new history", uuid)
 }
 
-// sameDomain refuses a domain that is called differently now.
+// sameDomain returns an error if the domain has another name now.
 func (d *domain) sameDomain(op string, m virt.Machine) error {
 	name, err := m.Name()
 	if err != nil {
@@ -103,7 +103,7 @@ func (d *domain) surveyOf(op string, m virt.Machine, live bool) (s virt.Survey, 
 	return s, p.Up(), err
 }
 
-// define makes a layer's images those of the persistent definition.
+// define writes a layer's images into the persistent definition.
 func (d *domain) define(op string, m virt.Machine, id layertree.ID) error {
 	text, err := m.XML(false)
 	if err != nil {
@@ -124,9 +124,9 @@ func (d *domain) define(op string, m virt.Machine, id layertree.ID) error {
 	return err
 }
 
-// definePersistent is define where it is not so already. A live snapshot makes
-// libvirt write the chain of images below into the persistent definition, too:
-// that must go, for a start would insist on images that were merged away since.
+// definePersistent calls define unless the definition already has these images. During a live snapshot, libvirt also writes the
+// backing chain into the persistent definition. That chain must be removed, because a start of the domain would require images
+// that may have been merged since.
 func (d *domain) definePersistent(op string, m virt.Machine, id layertree.ID) error {
 	text, err := m.XML(false)
 	if err != nil {
@@ -142,8 +142,8 @@ func (d *domain) definePersistent(op string, m virt.Machine, id layertree.ID) er
 	return d.define(op, m, id)
 }
 
-// giveToQEMU makes QEMU's user the owner of a file. libvirt does this itself
-// for images that it opens for writing, but cannot for immutable ones.
+// giveToQEMU makes QEMU's user the owner of a file. libvirt does this itself for images that it opens for writing, but it
+// cannot do it for immutable images.
 func (d *domain) giveToQEMU(path string) error {
 	if os.Geteuid() != 0 {
 		return nil
@@ -158,8 +158,8 @@ func (d *domain) giveToQEMU(path string) error {
 	return os.Chown(path, d.owner.uid, d.owner.gid)
 }
 
-// trusted refuses a folder in which somebody else could put a link in the place
-// of an image: the daemon changes owners and flags there by path.
+// trusted refuses a folder in which another user could replace an image by a link, because the daemon changes owners and flags
+// there by path.
 func (d *domain) trusted(op, dir string) error {
 	real, err := filepath.EvalSymlinks(dir)
 	if err != nil {
@@ -186,13 +186,12 @@ func (d *domain) trusted(op, dir string) error {
 	}
 }
 
-// jobTick is how often libvirt is asked whether it is through.
+// jobTick is the pause between two questions whether libvirt has finished.
 const jobTick = 50 * time.Millisecond
 
-// awaitJobs waits until libvirt is through with what a dead process asked of
-// it: it goes on with a switch, or a start, whose caller is gone. While it writes
-// a guest's memory it answers questions; else measuring a disk takes its turn
-// behind what it does, and behind whatever QEMU had been told before.
+// awaitJobs waits until libvirt has finished the work that a killed process had requested, because libvirt continues a switch
+// or a start whose caller is gone. While libvirt writes a guest's memory, it answers whether it has finished. Other work is
+// waited for by measuring a disk: libvirt and QEMU answer that after all earlier requests.
 func (d *domain) awaitJobs(ctx context.Context, m virt.Machine, p virt.Power) (virt.Power, error) {
 	tick := time.NewTicker(jobTick)
 	defer tick.Stop()
@@ -202,7 +201,7 @@ func (d *domain) awaitJobs(ctx context.Context, m virt.Machine, p virt.Power) (v
 			_, err = m.Capacity(d.tree.Disks[0])
 		}
 		now, e := m.Power()
-		if e != nil || !now.Up() { // it went off meanwhile
+		if e != nil || !now.Up() { // it was switched off in the meantime
 			return now, e
 		}
 		if err != nil || idle {

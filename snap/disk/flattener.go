@@ -18,14 +18,14 @@ import (
 
 const opFlatten = "put disks together"
 
-// flattener gives a domain the disks back that it came with, and drops the record and everything
-// that the driver made. The caller of each method holds the driver's lock.
+// flattener restores a domain's original disk images with the present contents, and removes the record and all files of the
+// driver. The caller of each method holds the driver's lock.
 type flattener struct {
 	*record
 	dom *domain
 }
 
-// Flattens returns an error where Flatten could not begin: the domain runs.
+// Flattens returns an error if Flatten could not begin because the domain runs.
 func (d *Driver) Flattens(ctx context.Context) error {
 	if err := d.begin(ctx, opFlatten); err != nil {
 		return err
@@ -51,9 +51,8 @@ func (fl *flattener) flattens(m virt.Machine) error {
 	return err
 }
 
-// Flatten gives a domain that is off the disks back that it came with, holding what the
-// present ones hold, and drops everything else that the driver has made: all snapshots
-// with it. At each step the domain reads the same.
+// Flatten merges the layers of a domain that is off into its original images, which then have the present contents, and removes
+// everything that the driver has made, with all snapshots. After each step the domain would read the same data.
 func (d *Driver) Flatten(ctx context.Context) error {
 	d.maintain.Lock()
 	defer d.maintain.Unlock()
@@ -82,7 +81,7 @@ func (fl *flattener) flatten(ctx context.Context, m virt.Machine) error {
 	for _, dev := range fl.tree.Disks {
 		top, bottom := head.Files[dev].Path, fl.bottom(dev)
 		to[dev] = top
-		if bottom == "" || bottom == top || slices.Contains(kept, bottom) { // it is flat already, or others rest on it
+		if bottom == "" || bottom == top || slices.Contains(kept, bottom) { // it is flat, or is a backing file of other images
 			for _, k := range fl.tree.Images(fl.tree.Head, dev) {
 				kept = append(kept, k.Of.Files[k.Dev].Path)
 			}
@@ -115,8 +114,8 @@ func (fl *flattener) flatten(ctx context.Context, m virt.Machine) error {
 	return errs.New(errs.Failed, opFlatten, "libvirt did not keep the definition of %s", fl.cfg.Domain)
 }
 
-// finishFlatten ends what flatten began: where the domain is defined with the disks that it
-// came with, everything else is dropped, the tree too; else all stays.
+// finishFlatten finishes a flatten that was interrupted. If the domain is defined with its original images, finishFlatten
+// removes everything else, the tree included; otherwise it removes nothing.
 func (fl *flattener) finishFlatten(m virt.Machine) error {
 	in := fl.tree.Intent
 	s, _, err := fl.dom.surveyOf(opFlatten, m, false)
@@ -136,14 +135,15 @@ func pathsOf(m map[string]string) (list []string) {
 	return list
 }
 
-// bottom is the image of others that a disk's present image rests on, or once rested on.
+// bottom returns the original image of a disk: the image below the driver's layers, or the one that was there before a block
+// pull.
 func (fl *flattener) bottom(dev string) (path string) {
 	for _, k := range fl.tree.Images(fl.tree.Head, dev) {
 		if f := k.Of.Files[k.Dev]; !fl.pools().Owns(f.Path) {
 			return f.Path
 		}
 	}
-	for _, id := range fl.tree.Chain(fl.tree.Head) { // somebody pulled it together
+	for _, id := range fl.tree.Chain(fl.tree.Head) { // somebody merged it by a block pull
 		if f := fl.tree.Layers[id].Files[dev]; f != nil && !fl.pools().Owns(f.Path) {
 			path = f.Path
 		}
@@ -151,8 +151,8 @@ func (fl *flattener) bottom(dev string) (path string) {
 	return path
 }
 
-// fold puts what top holds into bottom. The domain, which is on top, reads the same all the
-// time: what changes below is what lies above it anyway.
+// fold copies the clusters of the chain from top down into bottom. Meanwhile the domain would read the same data from top,
+// because each cluster that changes in bottom is the one that the layers above it already have.
 func (fl *flattener) fold(ctx context.Context, dev, top, bottom string) error {
 	links := fl.tree.Images(fl.tree.Head, dev)
 	last := links[len(links)-1]
@@ -188,9 +188,9 @@ func (fl *flattener) fold(ctx context.Context, dev, top, bottom string) error {
 	return sameContent(ctx, top, bottom)
 }
 
-// replace puts a copy of top, which rests on nothing, in the place of bottom, which nothing rests on.
+// replace replaces bottom, which is no backing file of another image, by a full copy of top without a backing file.
 func replace(ctx context.Context, top, bottom string) error {
-	temp := filepath.Join(filepath.Dir(top), filepath.Base(top)+mergeSuffix+random()) // Sweep knows what that is
+	temp := filepath.Join(filepath.Dir(top), filepath.Base(top)+mergeSuffix+random()) // Sweep removes such files
 	if err := enough(filepath.Dir(top), imagefile.Blocks(top)+minFree); err != nil {
 		return err
 	}
@@ -207,7 +207,7 @@ func replace(ctx context.Context, top, bottom string) error {
 	return durable.Sync(filepath.Dir(bottom))
 }
 
-// sameContent proves that a guest reads the same from two images.
+// sameContent compares two images, as a guest would read them.
 func sameContent(ctx context.Context, a, b string) error {
 	if _, err := imagefile.Run(ctx, "qemu-img", "compare", "-q", "-f", "qcow2", "-F", "qcow2", a, b); err != nil {
 		return errs.Wrap(errs.Corrupt, opFlatten, err)
@@ -244,8 +244,8 @@ func (fl *flattener) underDetached() (list []string) {
 	return list
 }
 
-// forget drops the record and every file that the driver has made, except those kept.
-// Images of others can be written to again, where nothing rests on them.
+// forget removes the record and all files that the driver has made, except those in kept. It makes images that it did not make
+// writable again, unless they are backing files.
 func (fl *flattener) forget(kept []string) error {
 	old := fl.tree
 	if err := fl.cfg.Failpoint.At("flatten: forget"); err != nil {
@@ -273,7 +273,7 @@ func (fl *flattener) forget(kept []string) error {
 			all = append(all, imagefile.SetImmutable(path, false))
 		}
 	}
-	for dir := range dirs { // those that hold more stay
+	for dir := range dirs { // folders with other files stay
 		_ = os.Remove(dir)
 		_ = os.Remove(filepath.Dir(dir))
 	}

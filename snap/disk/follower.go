@@ -11,18 +11,17 @@ import (
 	"mulligan/snap/disk/virt"
 )
 
-// follower brings the record into line with what the domain is now: it adopts a domain's images,
-// and follows what others did with its disks. The caller of each method holds the driver's lock.
+// follower updates the record when others have changed the domain: it adopts a domain's images, and records disks that were
+// attached, detached or resized. The caller of each method holds the driver's lock.
 type follower struct {
 	*record
 	dom     *domain
 	halfway []string // sentences about disks that only one of the domain's definitions has
 }
 
-// followDisks makes the disks that are captured those of the domain: disks that were
-// attached since are adopted, disks that were detached are let go. A disk that only one of
-// the domain's definitions has is not captured: it would not be there, or would come
-// back, with the next start.
+// followDisks updates the list of captured disks: it adopts disks that were attached, and removes disks that were detached. A
+// disk that only one of the domain's two definitions has is not captured, because the next start would remove it or bring it
+// back.
 func (fo *follower) followDisks(op string, kept, live virt.Survey) error {
 	var now []string
 	fo.halfway = nil
@@ -65,8 +64,7 @@ func (fo *follower) followDisks(op string, kept, live virt.Survey) error {
 	return fo.save(next)
 }
 
-// letGo takes a disk that was detached out of the head. The layers below keep what they
-// have of it, and its image stays as it is.
+// letGo removes a detached disk from the head. The layers below keep their images of it, and its present image stays as it is.
 func (fo *follower) letGo(t *layertree.Tree, dev string) {
 	head := t.Layers[t.Head]
 	path := head.Files[dev].Path
@@ -80,8 +78,7 @@ func (fo *follower) letGo(t *layertree.Tree, dev string) {
 	t.News = append(t.News, fmt.Sprintf("disk %s was detached from domain %s, or is excluded now: its image %s stays as it is, and older checkpoints keep their copies.", dev, fo.cfg.Domain, path))
 }
 
-// takeOn adds a disk that was attached to the head: its image as it is, or the one that it
-// had when it was detached.
+// takeOn adds an attached disk to the head: with its image as it is, or with the one that it had when it was detached.
 func (fo *follower) takeOn(op string, t *layertree.Tree, dev, path string) error {
 	if err := fo.dom.trusted(op, filepath.Dir(path)); err != nil {
 		return err
@@ -116,8 +113,8 @@ func (fo *follower) takeOn(op string, t *layertree.Tree, dev, path string) error
 	return nil
 }
 
-// followChains looks what the images that the domain writes to rest on: a block pull,
-// and a rebase, take images from below them, and leave what the guest reads as it was.
+// followChains reads the backing files of the images that the domain writes to. A block pull and a rebase change the backing
+// file, but not the data that the guest reads.
 func (fo *follower) followChains(op string) error {
 	head := fo.tree.Layers[fo.tree.Head]
 	rests, below := map[string]string{}, map[string][]*layertree.File{}
@@ -139,7 +136,7 @@ func (fo *follower) followChains(op string) error {
 		if fo.pools().Owns(path) {
 			continue
 		}
-		list, err := layertree.Foundation(op, dev, path) // of an image that the domain came with
+		list, err := layertree.Foundation(op, dev, path) // of an original image of the domain
 		if err != nil {
 			return err
 		}
@@ -168,7 +165,7 @@ func (fo *follower) followChains(op string) error {
 	})
 }
 
-// knows reports whether an image is in the tree, or below it.
+// knows reports whether an image is in the tree, or is a backing file of the tree's root.
 func (fo *follower) knows(path string) bool {
 	for _, l := range fo.tree.Layers {
 		for _, f := range l.All() {
@@ -184,7 +181,7 @@ func sameFiles(a, b []*layertree.File) bool {
 	return slices.EqualFunc(a, b, func(x, y *layertree.File) bool { return x.Path == y.Path })
 }
 
-// backingOf is the backing file that the header of the image at path names; "" for none.
+// backingOf returns the backing file in the header of the image at path; "" means none.
 func backingOf(path string) (string, error) {
 	img, f, err := imagefile.OpenImage(path)
 	if err != nil {
@@ -193,8 +190,8 @@ func backingOf(path string) (string, error) {
 	return img.Backing, f.Close()
 }
 
-// forgetOut strikes off the images of detached disks that somebody has removed: what they
-// rested on is held for them no more.
+// forgetOut removes the images of detached disks from the record if somebody has deleted them. Their backing files need not be
+// kept for them any longer.
 func (fo *follower) forgetOut() error {
 	gone := func(o layertree.Out) bool { return !imagefile.Exists(o.Path) }
 	if !slices.ContainsFunc(fo.tree.Out, gone) {
@@ -203,14 +200,14 @@ func (fo *follower) forgetOut() error {
 	return fo.update(func(t *layertree.Tree) { t.Out = slices.DeleteFunc(t.Out, gone) })
 }
 
-// noteRun writes down that the domain runs, if it does: after a restart of libvirtd nobody
-// else knows.
+// noteRun records that the domain runs. After a restart of libvirtd, libvirt no longer knows whether the guest shut down by
+// itself.
 func (fo *follower) noteRun(m virt.Machine) error {
 	p, err := m.Power()
 	if err != nil || !p.Up() || fo.tree.Ran || fo.tree.Intent != nil {
 		return err
 	}
-	if len(fo.tree.Layers) == 1 { // it was adopted just now, and the tree is not written down yet
+	if len(fo.tree.Layers) == 1 { // it was adopted just now, and the tree is not saved yet
 		fo.tree.Ran = true
 		return nil
 	}

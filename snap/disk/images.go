@@ -15,27 +15,26 @@ import (
 	"mulligan/snap/disk/layertree"
 )
 
-// minFree is the room that must be left on a pool's filesystem for a new
-// overlay: the guest is going to write to it.
+// minFree is the space that must be free on a pool's filesystem for a new overlay, to which the guest will write.
 const minFree = 64 << 20
 
 const makeRoom = "make room, or delete checkpoints: mulligan prune"
 
-// images makes, freezes, examines and unlinks the files of layers: overlays, and copies of NVRAM.
-// The caller of each method holds the driver's lock.
+// images creates, freezes, examines and removes the files of layers: overlays, and copies of NVRAM. The caller of each method
+// holds the driver's lock.
 type images struct {
 	*record
 	dom *domain
 }
 
-// random returns the part of a file name that no earlier file had.
+// random returns a part of a file name that no earlier file has.
 func random() string {
 	var b [3]byte
 	_, _ = rand.Read(b[:]) // never fails
 	return hex.EncodeToString(b[:])
 }
 
-// addLayer adds a layer on top of parent to the tree; its files do not exist yet.
+// addLayer adds a layer above parent to the tree. It does not create the layer's files.
 func (im *images) addLayer(t *layertree.Tree, parent layertree.ID) layertree.ID {
 	t.Seq++
 	id := layertree.ID(fmt.Sprintf("L%06d-%s", t.Seq, random()))
@@ -47,7 +46,7 @@ func (im *images) addLayer(t *layertree.Tree, parent layertree.ID) layertree.ID 
 	return id
 }
 
-// room makes the folders of the pools and checks that they have some room.
+// room creates the folders of the pools and checks that they have free space.
 func (im *images) room(op string) error {
 	for _, dev := range im.tree.Disks {
 		dir := im.pools().Folder(im.tree, dev)
@@ -66,8 +65,7 @@ func (im *images) room(op string) error {
 	return nil
 }
 
-// createOverlays makes the files of a layer, durably, and checks them. size
-// tells how big a disk is.
+// createOverlays creates the files of a layer durably and checks them. size returns the size of a disk in bytes.
 func (im *images) createOverlays(ctx context.Context, op string, id layertree.ID, size func(dev string) (int64, error)) error {
 	l := im.tree.Layers[id]
 	for _, dev := range l.Devices() {
@@ -86,8 +84,8 @@ func (im *images) createOverlays(ctx context.Context, op string, id layertree.ID
 	return nil
 }
 
-// sizeBelow gives the size of a disk as the header of the frozen image has it that the
-// layer's image rests on.
+// sizeBelow returns the size of a disk in bytes, from the header of the frozen image that is the backing file of the layer's
+// image.
 func (im *images) sizeBelow(id layertree.ID) func(dev string) (int64, error) {
 	l, in := im.tree.Layers[id], im.tree.Intent
 	if p := im.tree.Layers[l.Parent]; p != nil && (p.Raw || in != nil && in.Raw && in.New == id) {
@@ -99,15 +97,15 @@ func (im *images) sizeBelow(id layertree.ID) func(dev string) (int64, error) {
 	}
 }
 
-// freezeFiles makes the files of a layer that nobody writes to any more
-// immutable and says what they look like. Of a raw layer, some may not be there.
+// freezeFiles makes the files of a layer immutable and returns their size, times and identity. Nothing writes to them any
+// longer. Files of a raw layer may be missing.
 func (im *images) freezeFiles(id layertree.ID, raw bool) (map[string]imagefile.Stat, error) {
 	stats := map[string]imagefile.Stat{}
 	for dev, f := range im.tree.Layers[id].Files {
 		if raw && !imagefile.Exists(f.Path) {
 			continue
 		}
-		if err := im.dom.giveToQEMU(f.Path); err != nil && !errors.Is(err, os.ErrPermission) { // frozen before
+		if err := im.dom.giveToQEMU(f.Path); err != nil && !errors.Is(err, os.ErrPermission) { // it was frozen before
 			return nil, err
 		}
 		if err := errors.Join(durable.Sync(f.Path), imagefile.SetImmutable(f.Path, true)); err != nil {
@@ -122,7 +120,7 @@ func (im *images) freezeFiles(id layertree.ID, raw bool) (map[string]imagefile.S
 	return stats, nil
 }
 
-// dropOrphans unlinks the files of layers that nothing needs.
+// dropOrphans removes the files of layers that nothing needs.
 func (im *images) dropOrphans() error {
 	if im.tree == nil {
 		return nil
@@ -148,8 +146,8 @@ func (im *images) dropOrphans() error {
 	return errors.Join(all...)
 }
 
-// unlink removes the files of a layer that the tree has no more. Images that the driver
-// did not make stay, and can be written to again.
+// unlink removes the files of a layer that was removed from the tree. Images that the driver did not make stay, and become
+// writable again.
 func (im *images) unlink(l *layertree.Layer) error {
 	var all []error
 	for _, f := range l.Files {
@@ -175,8 +173,8 @@ func (im *images) headEmpty(id layertree.ID) (bool, error) {
 	return true, nil
 }
 
-// headFresh reports whether the head is what was put on the layers below: nothing was
-// written to it, and no disk has another size.
+// headFresh reports whether the head is unchanged since its overlays were created: nothing was written to it, and no disk was
+// resized.
 func (im *images) headFresh() (bool, error) {
 	if empty, err := im.headEmpty(im.tree.Head); err != nil || !empty {
 		return false, err
@@ -188,7 +186,7 @@ func (im *images) headFresh() (bool, error) {
 			return false, nil
 		}
 		if im.tree.Rests(head) {
-			continue // on what has no size
+			continue // its backing file has no size
 		}
 		was, err := imagefile.ImageSize(below)
 		if err != nil {
@@ -201,14 +199,14 @@ func (im *images) headFresh() (bool, error) {
 	return true, nil
 }
 
-// copyNVRAM keeps a copy of the domain's NVRAM; nil where it has none yet.
+// copyNVRAM copies the domain's NVRAM, and returns nil if the domain has none yet.
 func (im *images) copyNVRAM(ctx context.Context, path string, id layertree.ID) (*layertree.File, error) {
 	if path == "" {
 		return nil, nil
 	}
 	data, err := os.ReadFile(path)
 	if errors.Is(err, os.ErrNotExist) {
-		return nil, nil // libvirt makes it when the domain first starts
+		return nil, nil // libvirt creates it at the domain's first start
 	}
 	if err != nil {
 		return nil, err
@@ -228,7 +226,7 @@ func (im *images) copyNVRAM(ctx context.Context, path string, id layertree.ID) (
 	return copied, err
 }
 
-// sameNVRAM compares the domain's NVRAM with what a layer has.
+// sameNVRAM compares the domain's NVRAM with the copy of a layer.
 func (im *images) sameNVRAM(path string, l *layertree.Layer) (bool, error) {
 	hash, err := imagefile.HashOrNone(path)
 	if err != nil {
@@ -250,8 +248,8 @@ func (im *images) rawSize(id layertree.ID, dev string) int64 {
 	return 1 << 20 // nothing can be read of it
 }
 
-// wroteTo reports whether the guest has written to the images of an unborn
-// layer, which may not even exist.
+// wroteTo reports whether the guest has written to the images of a layer whose creation was interrupted. The images may be
+// missing.
 func (im *images) wroteTo(id layertree.ID) (bool, error) {
 	empty, err := im.headEmpty(id)
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, imagefile.ErrNotQcow2) {
@@ -260,8 +258,8 @@ func (im *images) wroteTo(id layertree.ID) (bool, error) {
 	return !empty, err
 }
 
-// sweepPools unlinks what lies in the daemon's own folders and belongs to no
-// layer: files of a capture or a merge that a crash cut short.
+// sweepPools removes files in the daemon's own folders that belong to no layer: those of a capture or a merge that a crash
+// interrupted.
 func (im *images) sweepPools() error {
 	known := map[string]bool{}
 	for _, f := range im.tree.Files() {

@@ -12,8 +12,8 @@ import (
 	"mulligan/snap/disk/layertree"
 )
 
-// Verify checks what is stored for a snapshot: every image that it rests on.
-// Quick looks whether they are all there and untouched, Full reads every byte.
+// Verify checks all images of a snapshot's backing chain. Quick checks that all exist and look unchanged; Full reads every
+// byte.
 func (d *Driver) Verify(ctx context.Context, id snap.SnapshotID, depth snap.Depth) error {
 	const op = "verify disk snapshot"
 	if err := d.begin(ctx, op); err != nil {
@@ -33,18 +33,18 @@ func (d *Driver) Verify(ctx context.Context, id snap.SnapshotID, depth snap.Dept
 	return err
 }
 
-// integrity checks what is frozen against the record, and hashes it.
-// The caller of each method but checkFile holds the driver's lock.
+// integrity hashes frozen files and compares them with the record. The caller of each method except checkFile holds the
+// driver's lock.
 type integrity struct{ *record }
 
-// corrupt is the error for damage in what is stored.
+// corrupt returns the error for damage of stored files.
 func corrupt(op, format string, args ...any) error {
 	return errs.New(errs.Corrupt, op, format, args...).
 		WithHint("checkpoints that do not need it can be restored: mulligan verify finds them")
 }
 
-// checkChain checks a layer and all below it. A file that was touched since it
-// was last looked at is read again whatever full says.
+// checkChain checks a layer and all layers below it. It reads a file that was touched since the last check, and with full all
+// files.
 func (i *integrity) checkChain(ctx context.Context, op string, id layertree.ID, full bool) error {
 	fresh := map[string]layertree.File{}
 	check := func(f *layertree.File) error {
@@ -82,7 +82,7 @@ func (i *integrity) checkChain(ctx context.Context, op string, id layertree.ID, 
 	return i.learn(fresh)
 }
 
-// learn records what was found out of files.
+// learn records the results of checks of files.
 func (i *integrity) learn(fresh map[string]layertree.File) error {
 	if len(fresh) == 0 {
 		return nil
@@ -113,7 +113,7 @@ func (i *integrity) learn(fresh map[string]layertree.File) error {
 	})
 }
 
-// checkFile checks one frozen file and gives what is now known of it.
+// checkFile checks a frozen file and returns its present description.
 func (i *integrity) checkFile(ctx context.Context, op string, f layertree.File, full bool) (layertree.File, error) {
 	st, err := imagefile.StatOf(f.Path)
 	if f.Absent {
@@ -148,7 +148,7 @@ func (i *integrity) checkFile(ctx context.Context, op string, f layertree.File, 
 	return f, nil
 }
 
-// checkLink checks that an image rests on the one that the tree has below it.
+// checkLink checks that the backing file of an image is the one in the tree.
 func (i *integrity) checkLink(op string, l *layertree.Layer, dev string) error {
 	path := l.Files[dev].Path
 	if below, known := i.tree.Backing(l, dev); known {
@@ -160,7 +160,7 @@ func (i *integrity) checkLink(op string, l *layertree.Layer, dev string) error {
 	return nil
 }
 
-// restsOn checks that an image is one, and that its backing file is below; "": it has none.
+// restsOn checks that a file is a qcow2 image and that its backing file is below; "" means none.
 func restsOn(op, path, below string) error {
 	img, f, err := imagefile.OpenImage(path)
 	if err != nil {
@@ -173,8 +173,8 @@ func restsOn(op, path, below string) error {
 	return nil
 }
 
-// seal hashes whatever layers rest on and was not hashed yet, and gives these their states. It
-// tells its progress: the first time it reads all of a disk.
+// seal hashes the files of the layers' backing chains that are not hashed yet, and computes the states of the layers. It
+// reports its progress, because the first time it reads whole disks.
 func (i *integrity) seal(ctx context.Context, op string, ids ...layertree.ID) error {
 	var list []layertree.ID
 	for _, id := range ids {
@@ -204,8 +204,7 @@ func (i *integrity) seal(ctx context.Context, op string, ids ...layertree.ID) er
 	return i.giveStates(list)
 }
 
-// giveStates computes the states of layers that have none; list has a layer before those
-// that rest on it.
+// giveStates computes the states of layers that have none. In list, a layer comes before the layers above it.
 func (i *integrity) giveStates(list []layertree.ID) error {
 	missing := false
 	for _, id := range list {
@@ -223,7 +222,7 @@ func (i *integrity) giveStates(list []layertree.ID) error {
 	})
 }
 
-// hash is a state as the contract has it.
+// hash converts a state to a hash of package snap.
 func hashOf(state string) (h snap.Hash) {
 	raw, err := hex.DecodeString(state)
 	if err == nil {
@@ -232,7 +231,7 @@ func hashOf(state string) (h snap.Hash) {
 	return h
 }
 
-// stateAll gives every layer whose files are hashed, and those below it, its state.
+// stateAll computes the state of every layer whose files, and those of all layers below, are hashed.
 func (i *integrity) stateAll() error {
 	if i.tree == nil {
 		return nil

@@ -12,14 +12,12 @@ import (
 	"mulligan/snap/disk/layertree"
 )
 
-// mergeSuffix marks the file that is going to replace an image. What follows
-// it is another one each time: a program that a daemon started goes on when
-// that is killed, and must not write to the file of the next daemon.
+// mergeSuffix marks the file that will replace an image. A random part follows it: a program that a daemon started survives the
+// daemon's death, and must not write to the file of the next daemon.
 const mergeSuffix = ".merge-"
 
-// Maintain does what can wait: it hashes what was frozen since, merges away
-// what no snapshot names, and keeps the chains short. Everything else may be
-// called meanwhile. It is quick when there is nothing to do.
+// Maintain hashes frozen files, merges layers that no snapshot names, and keeps the backing chains short. All other methods may
+// be called meanwhile. Maintain returns quickly if there is nothing to do.
 func (d *Driver) Maintain(ctx context.Context) error {
 	const op = "maintain disks"
 	d.maintain.Lock()
@@ -44,11 +42,10 @@ func (d *Driver) Maintain(ctx context.Context) error {
 	}
 }
 
-// merger does what Maintain does: it hashes frozen files, and merges away layers that nothing
-// names. Its methods take the driver's lock themselves, except finishMerge, whose caller holds it.
+// merger does the work of Maintain. Its methods lock d.mu themselves, except finishMerge, whose caller holds the lock.
 type merger struct{ d *Driver }
 
-// sealAll hashes all frozen files that were not hashed yet, without the lock.
+// sealAll hashes all frozen files that are not hashed yet. It reads them without the lock.
 func (mg *merger) sealAll(ctx context.Context, op string) error {
 	d := mg.d
 	if err := d.begin(ctx, op); err != nil {
@@ -90,7 +87,7 @@ func (mg *merger) sealAll(ctx context.Context, op string) error {
 	return d.integrity.stateAll()
 }
 
-// nextJob unlinks what it can and gives the next merge, if there is one.
+// nextJob removes files that nothing needs, and returns the next merge, if there is one.
 func (mg *merger) nextJob(ctx context.Context, op string) (*layertree.Job, error) {
 	d := mg.d
 	if err := d.begin(ctx, op); err != nil {
@@ -112,13 +109,13 @@ func (mg *merger) nextJob(ctx context.Context, op string) (*layertree.Job, error
 		j = d.tree.Shortcut(d.cfg.Depth)
 	}
 	if j != nil && (d.tree.Layers[j.Into].State == "" || j.From != "" && d.tree.Layers[j.From].State == "") {
-		return nil, err // it froze just now: the next Maintain hashes it first
+		return nil, err // it was frozen just now, and the next Maintain hashes it first
 	}
 	return j, err
 }
 
-// merge builds the new images beside the old ones, proves that a guest reads
-// the same from them, and exchanges them.
+// merge creates the new images beside the old ones, checks that a guest would read the same from them, and replaces the old
+// ones.
 func (mg *merger) merge(ctx context.Context, op string, j layertree.Job) (err error) {
 	d := mg.d
 	var temps []string
@@ -162,8 +159,7 @@ func (mg *merger) merge(ctx context.Context, op string, j layertree.Job) (err er
 	return mg.finishMerge()
 }
 
-// holdsMerge reports whether the tree says that the merge has begun: its files
-// must stay then.
+// holdsMerge reports whether the tree says that the merge has begun. Then its files must not be removed.
 func (mg *merger) holdsMerge(j layertree.Job) bool {
 	d := mg.d
 	d.mu.Lock()
@@ -179,8 +175,8 @@ func discard(temps []string) error {
 	return errors.Join(all...)
 }
 
-// rebased makes temp a copy of the image at path that rests on parent and
-// reads the same, and gives its hash. The original is only read.
+// rebased writes to temp a copy of the image at path whose backing file is parent and which reads the same, and returns its
+// hash. It only reads the original.
 func (mg *merger) rebased(ctx context.Context, op, path, temp, parent string) (string, error) {
 	d := mg.d
 	free, err := imagefile.FreeBytes(filepath.Dir(path))
@@ -208,7 +204,7 @@ func (mg *merger) rebased(ctx context.Context, op, path, temp, parent string) (s
 	if _, err := imagefile.Run(ctx, "qemu-img", "compare", "-q", "-U", "-f", "qcow2", "-F", "qcow2", path, temp); err != nil {
 		return "", errs.Wrap(errs.Corrupt, op, err)
 	}
-	// The two would also be equal if temp still rested on what is going to go.
+	// The contents would also be equal if the backing file of temp were still the one that will be removed.
 	if err := restsOn(op, temp, parent); err != nil {
 		return "", err
 	}
@@ -221,8 +217,7 @@ func (mg *merger) rebased(ctx context.Context, op, path, temp, parent string) (s
 	return imagefile.HashFile(ctx, temp)
 }
 
-// finishMerge exchanges the images of the merge that the tree speaks of. Those
-// for which this was done before have no new file any more.
+// finishMerge replaces the images of the merge that the tree names. An image that was replaced before has no new file any more.
 func (mg *merger) finishMerge() error {
 	d := mg.d
 	in := d.tree.Intent
@@ -243,7 +238,7 @@ func (mg *merger) finishMerge() error {
 		if err := errors.Join(durable.Sync(filepath.Dir(path)), imagefile.SetImmutable(path, true)); err != nil {
 			return err
 		}
-		// What it rested on is going to be unlinked.
+		// Its old backing file will be removed.
 		if err := restsOn("merge layers", path, in.Under(d.tree, dev)); err != nil {
 			return err
 		}

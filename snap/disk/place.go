@@ -13,8 +13,7 @@ import (
 	"mulligan/snap/disk/layertree"
 )
 
-// Places lists what belongs to the domain's disks: its images, and the folders
-// that the driver keeps layers in.
+// Places lists the paths of the domain's disks: its images, and the driver's folders of layers.
 func (d *Driver) Places(ctx context.Context) (list []string, err error) {
 	const op = "look at the domain"
 	if err := d.begin(ctx, op); err != nil {
@@ -40,7 +39,7 @@ func (d *Driver) Places(ctx context.Context) (list []string, err error) {
 // placesFile returns the path of the file in which the driver keeps the last result of Places.
 func (d *Driver) placesFile() string { return filepath.Join(d.cfg.StateDir, "places.json") }
 
-// recordPlaces writes down what Places found, where the record says something else.
+// recordPlaces records the result of Places if it has changed.
 func (d *Driver) recordPlaces(list []string) error {
 	data, err := json.Marshal(list)
 	if err != nil {
@@ -52,8 +51,8 @@ func (d *Driver) recordPlaces(list []string) error {
 	return durable.WriteFile(d.placesFile(), data, 0o600)
 }
 
-// RecordedPlaces is what Places found last, and where the layers are that were made since:
-// it reads the driver's records alone. Without records it returns errs.NotFound.
+// RecordedPlaces returns the last result of Places, with the layers that were made since. It reads only the driver's records.
+// Without records, the error is of kind errs.NotFound.
 func (d *Driver) RecordedPlaces() ([]string, error) {
 	const op = "read where the disks are"
 	d.mu.Lock()
@@ -66,7 +65,7 @@ func (d *Driver) RecordedPlaces() ([]string, error) {
 	if damaged := d.load(op); damaged == nil && d.tree != nil {
 		list = append(list, d.pools().Places(d.tree)...)
 		if errors.Is(err, os.ErrNotExist) {
-			err = nil // an older version made no such record
+			err = nil // an older version of the driver made no such record
 		}
 	}
 	if errors.Is(err, os.ErrNotExist) {
@@ -75,13 +74,13 @@ func (d *Driver) RecordedPlaces() ([]string, error) {
 	return list, errs.Wrap(errs.Failed, op, err)
 }
 
-// Claim is which images on the host belong to a domain's disks.
+// Claim is the set of images on the host that belong to a domain's disks.
 type Claim = layertree.Claim
 
-// Claim is the claim of the domain. It waits for nobody's work.
+// Claim returns the claim of the domain. It does not wait for other methods.
 func (d *Driver) Claim() Claim { return d.claimed() }
 
-// Recorded is the claim of a driver that is not open, as far as its records in stateDir tell.
+// Recorded returns the claim of a driver that is not open, from its records in stateDir.
 func Recorded(stateDir string) (Claim, error) {
 	r := &record{cfg: Config{StateDir: stateDir}}
 	err := r.load("read the records of disks")

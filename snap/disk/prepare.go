@@ -11,8 +11,7 @@ import (
 	"mulligan/snap/disk/layertree"
 )
 
-// Prepare checks the target's images and puts fresh overlays on them, beside
-// the running domain.
+// Prepare checks the target's images and creates overlays on them, while the domain keeps running.
 func (d *Driver) Prepare(ctx context.Context, req snap.RestoreRequest) (snap.Switch, error) {
 	const op = "prepare to restore disks"
 	if err := d.begin(ctx, op); err != nil {
@@ -48,7 +47,7 @@ func (d *Driver) prepare(ctx context.Context, op string, id snap.RestoreID, p *l
 	}
 	whole := []layertree.ID{p.TargetLayer, p.BaseLayer}
 	err = d.integrity.checkChain(ctx, op, p.BaseLayer, false)
-	if errs.KindOf(err) == errs.Corrupt { // it may be what the restore is for
+	if errs.KindOf(err) == errs.Corrupt { // the damage may be the reason for the restore
 		p.BaseDamage, err, whole = err.Error(), nil, whole[:1]
 	}
 	if err == nil {
@@ -68,7 +67,7 @@ func (d *Driver) prepare(ctx context.Context, op string, id snap.RestoreID, p *l
 		if err := d.someDisks(op, p); err != nil {
 			return err
 		}
-		p.TargetMemory = nil // it goes with the disks that there were
+		p.TargetMemory = nil // it belongs to the disks of that time
 	}
 	p.TargetState = d.tree.Layers[p.TargetLayer].State
 	if p.BaseDamage == "" {
@@ -90,11 +89,11 @@ func (d *Driver) prepare(ctx context.Context, op string, id snap.RestoreID, p *l
 	if err := d.update(func(t *layertree.Tree) { t.Switches[id] = p }); err != nil {
 		return err
 	}
-	return d.images.dropOrphans() // an older preparation under the same id
+	return d.images.dropOrphans() // of an older preparation with the same id
 }
 
-// addTarget adds the layer that the domain is going to write to. A disk that the target
-// does not have, for it was attached later, goes on from the base.
+// addTarget adds the layer that the domain will write to. A disk that the target does not have, because it was attached later,
+// keeps its present contents.
 func (d *Driver) addTarget(t *layertree.Tree, p *layertree.Plan) layertree.ID {
 	id := d.images.addLayer(t, p.TargetLayer)
 	l, target, base := t.Layers[id], t.Layers[p.TargetLayer], t.Layers[p.BaseLayer]
@@ -109,8 +108,7 @@ func (d *Driver) addTarget(t *layertree.Tree, p *layertree.Plan) layertree.ID {
 	return id
 }
 
-// someDisks refuses a restore that would restore nothing, or whose base is not of the
-// disks that the domain has.
+// someDisks returns an error for a restore that would restore nothing, or whose base has other disks than the domain.
 func (d *Driver) someDisks(op string, p *layertree.Plan) error {
 	target, base := d.tree.Layers[p.TargetLayer], d.tree.Layers[p.BaseLayer]
 	some := false
@@ -128,7 +126,7 @@ func (d *Driver) someDisks(op string, p *layertree.Plan) error {
 	return nil
 }
 
-// otherDisks says of a restore which disks the snapshot and the domain do not both have.
+// otherDisks returns a warning for each disk that only the snapshot or only the domain has.
 func (d *Driver) otherDisks(p *layertree.Plan) (notes []string) {
 	target := d.tree.Layers[p.TargetLayer]
 	for _, dev := range d.tree.Disks {

@@ -8,12 +8,12 @@ import (
 	"mulligan/snap"
 )
 
-// A layer is raw where its images could not be read when it froze: somebody wrote over them,
-// cut them off or deleted them. It is kept as it lay there, with an overlay on it as on any other layer: a
-// domain that is put on that overlay starts no more than it did before.
+// A layer is raw if its images could not be read when it was frozen, because somebody had overwritten, truncated or deleted
+// them. Its files are kept unchanged, with an overlay above them as for any other layer. A domain on that overlay cannot start,
+// as before.
 
-// Salvage freezes what lies at the names of the domain's present images, whatever it is,
-// under req.ID. The domain must be off.
+// Salvage freezes the files at the paths of the domain's present images, whatever they contain, as the snapshot req.ID. The
+// domain must be off.
 func (d *Driver) Salvage(ctx context.Context, req snap.CaptureRequest) (snap.Snapshot, error) {
 	const op = "keep the bytes of disks"
 	if err := d.begin(ctx, op); err != nil {
@@ -46,7 +46,7 @@ func (c *capturing) salvage(ctx context.Context, op string) (err error) {
 	}
 	head := d.tree.Layers[d.tree.Head]
 	if fresh, err := d.images.headFresh(); err == nil && fresh && d.tree.Rests(head) {
-		return c.name(head.Parent) // it was kept before
+		return c.name(head.Parent) // it was frozen before
 	}
 	for _, f := range head.Files {
 		if fi, err := os.Lstat(f.Path); err == nil && !fi.Mode().IsRegular() {
@@ -59,7 +59,7 @@ func (c *capturing) salvage(ctx context.Context, op string) (err error) {
 	return c.freeze(ctx)
 }
 
-// FindGaps tells of present images that cannot be read.
+// FindGaps returns a gap for each present image that cannot be read.
 func (d *Driver) FindGaps(ctx context.Context) ([]snap.Gap, error) {
 	const op = "look at the disks"
 	if err := d.begin(ctx, op); err != nil {

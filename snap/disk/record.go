@@ -15,20 +15,20 @@ import (
 
 const version = 1 // of tree.json
 
-// record is what the driver knows of a domain: its configuration, and tree.json. Every part of
-// the driver has the same one. The caller of each method but claimed holds the driver's lock.
+// record has the configuration and the contents of tree.json. All parts of the driver share it. The caller of each method
+// except claimed holds the driver's lock.
 type record struct {
 	cfg   Config
-	tree  *layertree.Tree // nil: not read yet, or there is none
+	tree  *layertree.Tree // nil: it was not read yet, or does not exist
 	claim atomic.Pointer[Claim]
 }
 
-// pools says where the driver's own files lie.
+// pools returns the folders of the driver's own files.
 func (r *record) pools() layertree.Pools {
 	return layertree.Pools{App: r.cfg.App, Dir: r.cfg.PoolDir}
 }
 
-// claimed is the claim of the tree, as far as it was read. It is safe for concurrent use.
+// claimed returns the claim of the tree that was read last. It is safe for concurrent use.
 func (r *record) claimed() Claim {
 	if c := r.claim.Load(); c != nil {
 		return *c
@@ -38,7 +38,7 @@ func (r *record) claimed() Claim {
 
 func (r *record) treeFile() string { return filepath.Join(r.cfg.StateDir, "tree.json") }
 
-// load reads the tree; without one it leaves nil.
+// load reads the tree, which stays nil if there is no file.
 func (r *record) load(op string) error {
 	if r.tree != nil {
 		return nil
@@ -63,7 +63,7 @@ func (r *record) load(op string) error {
 	return nil
 }
 
-// update changes the tree, on disk first: where that fails nothing has changed.
+// update changes the tree, first on disk. If that fails, nothing has changed.
 func (r *record) update(change func(t *layertree.Tree)) error {
 	next, err := r.tree.Clone()
 	if err != nil {
@@ -109,7 +109,7 @@ func (r *record) plan(op string, id snap.RestoreID) (*layertree.Plan, error) {
 	return nil, errs.New(errs.NotFound, op, "no restore %s of domain %s is under way", id, r.cfg.Domain)
 }
 
-// onRaw returns an error where the domain's present images are overlays on what cannot be read.
+// onRaw returns an error if the domain's present images are overlays on images that cannot be read.
 func (r *record) onRaw(op string) error {
 	if !r.tree.Rests(r.tree.Layers[r.tree.Head]) {
 		return nil

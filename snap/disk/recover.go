@@ -11,13 +11,12 @@ import (
 	"mulligan/snap/disk/virt"
 )
 
-// recovery finishes or takes back what an earlier process left in the middle.
-// The caller of each method holds the driver's lock.
+// recovery finishes or undoes operations that an earlier process left unfinished. The caller of each method holds the driver's
+// lock.
 type recovery struct{ d *Driver }
 
-// recover finishes or takes back what an earlier process, or an earlier
-// failure, left in the middle. It looks at what is so, and never at how far the
-// other one thought it was.
+// recover finishes or undoes the operation that an earlier process, or an earlier failure, left unfinished. It decides by the
+// present state of the domain, not by the recorded progress.
 func (rc *recovery) recover(ctx context.Context, op string, m virt.Machine) error {
 	d := rc.d
 	p, err := m.Power()
@@ -36,7 +35,7 @@ func (rc *recovery) recover(ctx context.Context, op string, m virt.Machine) erro
 			err = d.merger.finishMerge()
 		case "flatten":
 			if err = d.flattener.finishFlatten(m); d.tree == nil {
-				return err // and that was all
+				return err // nothing else was left
 			}
 		default:
 			err = rc.recoverCapture(ctx, op, m, p, in)
@@ -45,7 +44,7 @@ func (rc *recovery) recover(ctx context.Context, op string, m virt.Machine) erro
 			return err
 		}
 	}
-	if d.tree.Suspect && !p.Up() { // with that QEMU the trouble is gone
+	if d.tree.Suspect && !p.Up() { // the QEMU that had the images open has ended
 		if err := d.update(func(t *layertree.Tree) { t.Suspect = false }); err != nil {
 			return err
 		}
@@ -53,7 +52,7 @@ func (rc *recovery) recover(ctx context.Context, op string, m virt.Machine) erro
 	return rc.recoverSwitch(op, m, p)
 }
 
-// recoverCapture: either the domain is on the new images or it is not.
+// recoverCapture finishes the capture if the domain uses the new images, and undoes it otherwise.
 func (rc *recovery) recoverCapture(ctx context.Context, op string, m virt.Machine, p virt.Power, in *layertree.Intent) error {
 	d := rc.d
 	if d.tree.Layers[in.New] == nil || d.tree.Layers[in.Old] == nil {
@@ -89,7 +88,7 @@ func (rc *recovery) recoverCapture(ctx context.Context, op string, m virt.Machin
 	return c.finish(in)
 }
 
-// takeBackCapture forgets the new images, which nobody has written to.
+// takeBackCapture undoes a capture whose new images the domain does not use. Nothing was written to them.
 func (rc *recovery) takeBackCapture(op string, m virt.Machine, in *layertree.Intent, suspect bool) error {
 	d := rc.d
 	if err := d.dom.definePersistent(op, m, in.Old); err != nil {
@@ -111,9 +110,9 @@ func (rc *recovery) takeBackCapture(op string, m virt.Machine, in *layertree.Int
 	return d.images.dropOrphans()
 }
 
-// actualHead finds which of a capture's two layers the domain writes to. While
-// it runs, whoever holds the writer's lock says so: libvirt's definitions may
-// be behind QEMU. When it is off, the persistent definition does.
+// actualHead returns which of a capture's two layers the domain writes to. While the domain runs, that is the layer whose
+// images are locked for writing, because libvirt's definitions may be older than QEMU's state. If the domain is off, the
+// persistent definition decides.
 func (rc *recovery) actualHead(op string, m virt.Machine, p virt.Power, in *layertree.Intent) (layertree.ID, error) {
 	d := rc.d
 	if p.Up() {
@@ -131,15 +130,15 @@ func (rc *recovery) actualHead(op string, m virt.Machine, p virt.Power, in *laye
 			}
 		}
 	}
-	// Off, or on a filesystem without locks.
+	// The domain is off, or the filesystem has no locks.
 	s, _, err := d.dom.surveyOf(op, m, p.Up())
 	if err != nil {
 		return "", err
 	}
 	switch id := d.tree.Holder(s.Sources); id {
 	case in.New, in.Old:
-		// A domain that ran on the new images, and went off before its persistent
-		// definition was changed: what it wrote is there.
+		// The domain ran on the new images, and was switched off before its persistent definition was changed. Its writes are in the
+		// new images.
 		if id == in.Old && in.Running && !p.Up() {
 			if wrote, err := d.images.wroteTo(in.New); err != nil || wrote {
 				return in.New, err
@@ -151,8 +150,8 @@ func (rc *recovery) actualHead(op string, m virt.Machine, p virt.Power, in *laye
 		WithHint("virsh edit its disks back to %s", d.tree.Layers[in.Old].Files[d.tree.Disks[0]].Path)
 }
 
-// recoverSwitch finds out where the domain is when a switch was cut in the
-// middle, and goes on with a guest that was cut short in reopen.
+// recoverSwitch determines which images the domain uses after a switch was interrupted, and resumes a guest whose reopen was
+// interrupted.
 func (rc *recovery) recoverSwitch(op string, m virt.Machine, p virt.Power) error {
 	d := rc.d
 	if r := d.tree.Resume; r != nil && r.Reopen {
@@ -178,8 +177,8 @@ func (rc *recovery) recoverSwitch(op string, m virt.Machine, p virt.Power) error
 	return nil
 }
 
-// Sweep drops the snapshots and switches that gone names, finishes what a
-// crash left, and checks that the domain is as it should be.
+// Sweep removes the snapshots and switches in gone, finishes what a crash left unfinished, and checks that the domain agrees
+// with the tree.
 func (d *Driver) Sweep(ctx context.Context, gone snap.Gone) error {
 	const op = "sweep disk snapshots"
 	if err := d.begin(ctx, op); err != nil {
@@ -187,7 +186,7 @@ func (d *Driver) Sweep(ctx context.Context, gone snap.Gone) error {
 	}
 	defer d.mu.Unlock()
 	if d.tree == nil {
-		return nil // nothing of ours is anywhere
+		return nil // the driver has no files
 	}
 	m, err := d.openAnyhow(ctx, op)
 	if err != nil {
@@ -199,7 +198,7 @@ func (d *Driver) Sweep(ctx context.Context, gone snap.Gone) error {
 		return errs.Wrap(errs.Failed, op, err)
 	}
 	err = d.images.dropOrphans()
-	if d.maintain.TryLock() { // else its work is on files that no layer has yet
+	if d.maintain.TryLock() { // otherwise Maintain is working on files that belong to no layer yet
 		err = errors.Join(err, d.images.sweepPools())
 		d.maintain.Unlock()
 	}

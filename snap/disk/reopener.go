@@ -10,16 +10,15 @@ import (
 	"mulligan/snap/disk/virt"
 )
 
-// reopener makes a running QEMU open a head's images anew, and ends what a crash
-// left of that. The caller of each method holds the driver's lock.
+// reopener makes a running QEMU open the images of a head again, and recovers from a crash during that. The caller of each
+// method holds the driver's lock.
 type reopener struct {
 	*record
 	dom *domain
 }
 
-// realign makes libvirt's live definition what QEMU really has open. libvirt
-// cannot be told; but a guest that is saved to a file and resumed from it, with
-// the right definition, goes on as if nothing had been.
+// realign makes libvirt's live definition agree with the images that QEMU has open. libvirt has no call for that. But a guest
+// that is saved to a file and resumed from it with the right definition continues as before.
 func (re *reopener) realign(ctx context.Context, op string, m virt.Machine, head layertree.ID) error {
 	s, _, err := re.dom.surveyOf(op, m, true)
 	if err != nil || layertree.SamePaths(s.Sources, re.tree.Layers[head].Paths(), re.tree.Disks) {
@@ -56,15 +55,14 @@ func (re *reopener) reopen(op string, m virt.Machine, head layertree.ID) error {
 		return err
 	}
 	if err := m.Save(memory, text); err != nil && errs.KindOf(err) != errs.Unavailable {
-		return errs.Also(err, re.forgetReopening()) // the guest goes on as it was
+		return errs.Also(err, re.forgetReopening()) // the guest keeps running as before
 	} else if err != nil {
 		return err
 	}
 	return re.resumeReopened(op, m)
 }
 
-// resumeReopened goes on with a guest that reopen saved. Where the image was
-// never finished the guest still runs.
+// resumeReopened resumes a guest that reopen saved. If the saved image is incomplete, the guest still runs.
 func (re *reopener) resumeReopened(op string, m virt.Machine) error {
 	memory := re.tree.Resume.Memory.Path
 	p, err := m.Power()
@@ -80,7 +78,7 @@ func (re *reopener) resumeReopened(op string, m virt.Machine) error {
 			return err
 		}
 		if err != nil {
-			// The image is not whole: the guest went off in another way, and boots.
+			// The image is incomplete: the guest was switched off in another way, and boots.
 			re.cfg.Log.Warn("there is no memory to resume from", "domain", re.cfg.Domain, "err", err)
 			return re.forgetReopening()
 		}
@@ -94,7 +92,7 @@ func (re *reopener) resumeReopened(op string, m virt.Machine) error {
 	return re.forgetReopening()
 }
 
-// forgetReopening drops the memory image of a reopen that is over.
+// forgetReopening removes the memory image after a reopen.
 func (re *reopener) forgetReopening() error {
 	memory := re.tree.Resume.Memory.Path
 	if err := re.update(func(t *layertree.Tree) { t.Resume = nil }); err != nil {

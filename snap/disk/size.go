@@ -9,9 +9,8 @@ import (
 	"mulligan/snap/disk/layertree"
 )
 
-// Size is the number of bytes that deleting exactly these snapshots frees, once
-// Maintain has been. What the domain's present disks rest on, what other
-// snapshots hold, and the images that the domain came with free nothing.
+// Size returns the number of bytes that deleting exactly these snapshots frees after the next Maintain. Layers below the
+// domain's present disks, layers of other snapshots, and the domain's original images free nothing.
 func (d *Driver) Size(ctx context.Context, ids ...snap.SnapshotID) (int64, error) {
 	const op = "measure disk snapshots"
 	if err := d.begin(ctx, op); err != nil {
@@ -50,8 +49,8 @@ func (d *Driver) freedWithout(ids []snap.SnapshotID) (int64, error) {
 	return l.Freed, err
 }
 
-// Delete drops a snapshot. What only it held goes at once where nothing rests
-// on it, and with the next Maintain where something does.
+// Delete deletes a snapshot. A layer that only this snapshot had is removed at once if no layer is above it, and otherwise
+// merged by the next Maintain.
 func (d *Driver) Delete(ctx context.Context, id snap.SnapshotID) error {
 	const op = "delete disk snapshot"
 	if err := d.begin(ctx, op); err != nil {
@@ -60,7 +59,7 @@ func (d *Driver) Delete(ctx context.Context, id snap.SnapshotID) error {
 	defer d.mu.Unlock()
 	s, err := d.snapshot(op, id)
 	if err != nil {
-		return nil // it is gone
+		return nil // it was deleted before
 	}
 	if err := d.cfg.Failpoint.At("delete"); err != nil {
 		return errs.Wrap(errs.Failed, op, err)
@@ -75,7 +74,7 @@ func (d *Driver) Delete(ctx context.Context, id snap.SnapshotID) error {
 	return errs.Wrap(errs.Failed, op, err)
 }
 
-// switchNeeds reports whether a restore under way is going to use a memory image.
+// switchNeeds reports whether a restore under way will use a memory image.
 func (d *Driver) switchNeeds(path string) bool {
 	for _, p := range d.tree.Switches {
 		if p.TargetMemory != nil && p.TargetMemory.Path == path {
@@ -85,7 +84,7 @@ func (d *Driver) switchNeeds(path string) bool {
 	return false
 }
 
-// ledger works out what Maintain would do with t.
+// ledger computes what Maintain would do with t.
 func (d *Driver) ledger(t *layertree.Tree) *layertree.Ledger {
 	return &layertree.Ledger{Tree: t, Owned: d.pools().Owns, Foreign: d.pools().Foreign, Depth: d.cfg.Depth, Known: &d.maps, Maps: map[string]imagefile.Allocation{}}
 }

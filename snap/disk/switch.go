@@ -15,14 +15,14 @@ import (
 	"mulligan/snap/disk/virt"
 )
 
-// diskSwitch is a restore under way. What it knows is in the tree.
+// diskSwitch is a restore under way. Its state is in the tree.
 type diskSwitch struct {
 	d       *Driver
 	id      snap.RestoreID
 	changes []snap.Change
 }
 
-// Resume returns a switch that was prepared before.
+// Resume returns the switch of an earlier Prepare.
 func (d *Driver) Resume(ctx context.Context, id snap.RestoreID) (snap.Switch, error) {
 	const op = "resume the restore of disks"
 	if err := d.begin(ctx, op); err != nil {
@@ -36,12 +36,12 @@ func (d *Driver) Resume(ctx context.Context, id snap.RestoreID) (snap.Switch, er
 	return &diskSwitch{d, id, p.Changes}, nil
 }
 
-// Changes says which disks differ.
+// Changes lists the disks that differ.
 func (s *diskSwitch) Changes(limit int) ([]snap.Change, int) {
 	return s.changes[:max(0, min(limit, len(s.changes)))], len(s.changes)
 }
 
-// with calls f with the plan and the machine, with what a crash left recovered.
+// with calls f with the plan and libvirt's handle of the domain, after recovery from a crash.
 func (s *diskSwitch) with(ctx context.Context, op string, f func(p *layertree.Plan, m virt.Machine) error) error {
 	d := s.d
 	if err := d.begin(ctx, op); err != nil {
@@ -66,8 +66,8 @@ func (s *diskSwitch) with(ctx context.Context, op string, f func(p *layertree.Pl
 	return nil
 }
 
-// moved reports whether the domain's disks are no longer the state of a layer:
-// the head does not rest on it, was written to, or cannot be read any more.
+// moved reports whether the domain's disks are no longer in the state of a layer: the head is not directly above the layer, was
+// written to, or cannot be read.
 func (s *diskSwitch) moved(m virt.Machine, from layertree.ID) (bool, error) {
 	d := s.d
 	if err := d.follower.followChains("look for later writes to disks"); err != nil {
@@ -89,7 +89,7 @@ func (s *diskSwitch) moved(m virt.Machine, from layertree.ID) (bool, error) {
 	return !same && d.tree.Layers[from].NVRAM != nil, err
 }
 
-// Stale reports whether the disks are no longer the base.
+// Stale reports whether the disks are no longer in the state of the base.
 func (s *diskSwitch) Stale(ctx context.Context) (stale bool, err error) {
 	err = s.with(ctx, "look for later writes to disks", func(p *layertree.Plan, m virt.Machine) (err error) {
 		stale, err = s.moved(m, p.BaseLayer)
@@ -99,12 +99,12 @@ func (s *diskSwitch) Stale(ctx context.Context) (stale bool, err error) {
 	return stale, err
 }
 
-// fitsDisks reports whether the domain has the disks that it had when p was prepared.
+// fitsDisks reports whether the domain has the same disks as when p was prepared.
 func (s *diskSwitch) fitsDisks(p *layertree.Plan) bool {
 	return slices.Equal(s.d.tree.Layers[p.New].Devices(), s.d.tree.Disks)
 }
 
-// needOff refuses a domain that runs: its disks cannot be exchanged.
+// needOff returns an error if the domain runs, because then its disks cannot be replaced.
 func needOff(op string, m virt.Machine) error {
 	p, err := m.Power()
 	if err != nil {
@@ -116,7 +116,7 @@ func needOff(op string, m virt.Machine) error {
 	return nil
 }
 
-// Commit puts the domain on the target's overlays. The domain must be off.
+// Commit defines the domain with the target's overlays. The domain must be off.
 func (s *diskSwitch) Commit(ctx context.Context) error {
 	const op = "restore disks"
 	d := s.d
@@ -149,7 +149,7 @@ func (s *diskSwitch) Commit(ctx context.Context) error {
 	})
 }
 
-// advance takes the switch to the phase, durably.
+// advance durably records the phase of the switch.
 func (s *diskSwitch) advance(to layertree.Phase) error {
 	if err := s.d.cfg.Failpoint.At("phase " + string(to)); err != nil {
 		return err
@@ -157,8 +157,7 @@ func (s *diskSwitch) advance(to layertree.Phase) error {
 	return s.d.update(func(t *layertree.Tree) { t.Switches[s.id].Phase = to })
 }
 
-// move defines the domain with the images of head and the NVRAM of the layer
-// below, and records that it is done.
+// move defines the domain with the images of head and the NVRAM of the layer below, and records that this was done.
 func (s *diskSwitch) move(op string, m virt.Machine, to layertree.Phase, head, below layertree.ID, memory *layertree.File) error {
 	d := s.d
 	v, _, err := d.dom.surveyOf(op, m, false)
@@ -190,8 +189,8 @@ func (s *diskSwitch) move(op string, m virt.Machine, to layertree.Phase, head, b
 	})
 }
 
-// Undo puts the domain back on the base's overlays, if a Commit began. What the
-// guest wrote since is lost; what it wrote while there was no Commit stays.
+// Undo defines the domain with the base's overlays again if a Commit has begun. Data that the guest wrote since the Commit are
+// lost; data that it wrote before stay.
 func (s *diskSwitch) Undo(ctx context.Context) error {
 	const op = "undo the restore of disks"
 	return s.with(ctx, op, func(p *layertree.Plan, m virt.Machine) error {
@@ -216,8 +215,8 @@ func (s *diskSwitch) Undo(ctx context.Context) error {
 	})
 }
 
-// Check looks at what the domain's definition names and compares: the images
-// below are those that were hashed, and the overlays on them are empty.
+// Check compares the images in the domain's definition with the record: the images below are those that were hashed, and the
+// overlays above them are empty.
 func (s *diskSwitch) Check(ctx context.Context) (proof snap.Proof, err error) {
 	const op = "check the restore of disks"
 	err = s.with(ctx, op, func(p *layertree.Plan, m virt.Machine) error {
@@ -250,7 +249,7 @@ func (s *diskSwitch) Check(ctx context.Context) (proof snap.Proof, err error) {
 	return proof, err
 }
 
-// presentHash is the digest of disks that are no layer's state.
+// presentHash returns the digest of disks that are in no layer's state.
 func (s *diskSwitch) presentHash(ctx context.Context) (snap.Hash, error) {
 	d := s.d
 	head := d.tree.Layers[d.tree.Head]
@@ -269,8 +268,7 @@ func (s *diskSwitch) presentHash(ctx context.Context) (snap.Hash, error) {
 	return hashOf(hex.EncodeToString(h.Sum(nil))), nil
 }
 
-// Finish drops the overlays that are no longer needed. A restore that is half
-// done must be committed or undone first.
+// Finish removes the overlays that are no longer needed. An interrupted restore must be committed or undone first.
 func (s *diskSwitch) Finish(ctx context.Context) error {
 	const op = "finish the restore of disks"
 	if err := s.d.begin(ctx, op); err != nil {
@@ -279,7 +277,7 @@ func (s *diskSwitch) Finish(ctx context.Context) error {
 	defer s.d.mu.Unlock()
 	p, err := s.d.plan(op, s.id)
 	if err != nil {
-		return nil // it was finished
+		return nil // it was finished before
 	}
 	if p.Phase == layertree.Committing || p.Phase == layertree.Undoing {
 		return errs.New(errs.Conflict, op, "restore %s was interrupted", s.id).WithHint("commit it again, or undo it")

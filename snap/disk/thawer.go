@@ -11,20 +11,19 @@ import (
 	"mulligan/snap/disk/virt"
 )
 
-// afterPowerCut ends the warnings of captures that the guest did not prepare for.
+// afterPowerCut is the end of the warnings of captures without frozen filesystems.
 const afterPowerCut = " The disks are captured as after a power cut."
 
-// thawer freezes the guest's filesystems, and sees to it that they do not stay frozen. The
-// caller of each method but keepThawing and thawOnce holds the driver's lock.
+// thawer freezes the guest's filesystems, and makes sure that they do not stay frozen. The caller of each method except
+// keepThawing and thawOnce holds the driver's lock.
 type thawer struct {
 	d       *Driver
 	work    sync.WaitGroup // keepThawing
 	thawing bool           // keepThawing runs
 }
 
-// quiesce freezes the guest's filesystems. Where that does not come about in
-// time the capture goes on without, and a thaw follows for certain: a freeze
-// that the guest gets to only later must not stay.
+// quiesce freezes the guest's filesystems. If that does not succeed in time, the capture continues without it. A thaw follows
+// in any case, because the guest may execute the freeze later.
 func (th *thawer) quiesce(ctx context.Context, m virt.Machine, s virt.Survey) (quiesced bool, warning string) {
 	d := th.d
 	const crash = afterPowerCut
@@ -49,11 +48,11 @@ func (th *thawer) quiesce(ctx context.Context, m virt.Machine, s virt.Survey) (q
 	}
 }
 
-// thawInterval is the pause between tries to thaw a guest whose agent is silent.
+// thawInterval is the pause between attempts to thaw a guest whose agent does not answer.
 const thawInterval = time.Second
 
-// thaw thaws the guest. When it does not answer in time that is written down,
-// and tried on in the background until it does or the domain is off.
+// thaw thaws the guest. If the guest does not answer in time, thaw records that, and the driver keeps trying in the background
+// until it answers or the domain is off.
 func (th *thawer) thaw(m virt.Machine) error {
 	d := th.d
 	err := m.Thaw(d.cfg.QuiesceTimeout)
@@ -73,7 +72,7 @@ func (th *thawer) thaw(m virt.Machine) error {
 	return err
 }
 
-// thawSoon sees to it that a guest that may be frozen does not stay so.
+// thawSoon starts keepThawing if the guest may be frozen.
 func (th *thawer) thawSoon() {
 	if th.d.tree.Unfinished() && !th.thawing {
 		th.thawing = true
@@ -81,7 +80,7 @@ func (th *thawer) thawSoon() {
 	}
 }
 
-// keepThawing tries until the guest is thawed, is off, or the driver closes.
+// keepThawing tries to thaw the guest until that succeeds, the domain is off, or the driver closes.
 func (th *thawer) keepThawing() {
 	d := th.d
 	tick := time.NewTicker(thawInterval)
@@ -100,7 +99,7 @@ func (th *thawer) keepThawing() {
 	}
 }
 
-// thawOnce leaves nothing to thaw, or says why it could not.
+// thawOnce tries once to thaw the guest, and returns an error if the guest may still be frozen.
 func (th *thawer) thawOnce() error {
 	d := th.d
 	const op = "thaw the guest"
@@ -125,8 +124,7 @@ func (th *thawer) thawOnce() error {
 	return nil
 }
 
-// thawIfUp pays what is owed: a guest that runs is thawed, one that is off has
-// forgotten.
+// thawIfUp thaws a guest that runs and may be frozen. A guest that is off needs no thaw.
 func (th *thawer) thawIfUp(op string, m virt.Machine) error {
 	d := th.d
 	if !d.tree.Thaw {
@@ -144,7 +142,7 @@ func (th *thawer) thawIfUp(op string, m virt.Machine) error {
 	return d.update(func(t *layertree.Tree) { t.Thaw = false })
 }
 
-// thawIfAgent thaws the guest of a domain that has a channel for an agent.
+// thawIfAgent thaws the guest if the domain has a channel for an agent.
 func (th *thawer) thawIfAgent(op string, m virt.Machine) error {
 	s, _, err := th.d.dom.surveyOf(op, m, true)
 	if err != nil || !s.Agent {

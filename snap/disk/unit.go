@@ -14,10 +14,10 @@ import (
 // Unit is the domain as a service that can be started and stopped.
 type Unit struct{ d *Driver }
 
-// Unit gives the domain as the service of an app.
+// Unit returns the domain as the service of an app.
 func (d *Driver) Unit() *Unit { return &Unit{d} }
 
-// Status is what a domain is doing, in systemd's words.
+// Status is the state of a domain, in systemd's terms.
 type Status struct {
 	Active string // active, inactive, failed
 	Sub    string // running, paused, dead
@@ -26,11 +26,11 @@ type Status struct {
 // Running reports whether the domain is up.
 func (s Status) Running() bool { return s.Active == "active" }
 
-// Name is the domain's.
+// Name returns the name of the domain.
 func (u *Unit) Name() string { return u.d.cfg.Domain }
 
-// State looks at the domain now. It has a connection of its own, so that it
-// answers while a capture or a restore is at work.
+// State returns the present state of the domain. It has a connection of its own, so that it answers during a capture or a
+// restore.
 func (u *Unit) State(ctx context.Context) (Status, error) {
 	const op = "look at the domain"
 	if err := ctx.Err(); err != nil {
@@ -53,8 +53,7 @@ func (u *Unit) State(ctx context.Context) (Status, error) {
 	return Status{"inactive", "dead"}, nil
 }
 
-// glance asks for the domain's power. A connection that libvirtd's end closed
-// is made again once.
+// glance asks libvirt for the domain's power state. If libvirtd has closed the connection, glance connects again once.
 func (u *Unit) glance() (virt.Power, error) {
 	d := u.d
 	p, err := u.glanceOnce()
@@ -83,8 +82,8 @@ func (u *Unit) glanceOnce() (virt.Power, error) {
 	return m.Power()
 }
 
-// Start starts the domain, or goes on from a memory image where it was just
-// restored to a snapshot that has one. One that is up already is fine.
+// Start starts the domain. If the domain was just restored to a snapshot with memory, Start resumes it from the memory image.
+// It does nothing if the domain is up.
 func (u *Unit) Start(ctx context.Context) error {
 	const op = "start the domain"
 	d := u.d
@@ -98,7 +97,7 @@ func (u *Unit) Start(ctx context.Context) error {
 	}
 	defer m.Free()
 	p, err := m.Power()
-	if err == nil { // libvirt may still be stopping or starting it for a daemon that died
+	if err == nil { // libvirt may still be stopping or starting it for an earlier daemon
 		p, err = d.dom.awaitJobs(ctx, m, p)
 	}
 	if err == nil {
@@ -110,7 +109,7 @@ func (u *Unit) Start(ctx context.Context) error {
 func (u *Unit) start(ctx context.Context, op string, m virt.Machine, p virt.Power) error {
 	d := u.d
 	switch {
-	case p == virt.Paused && d.tree.Paused: // as it was before it was stopped
+	case p == virt.Paused && d.tree.Paused: // it was paused before it was stopped
 		return nil
 	case p == virt.Paused:
 		return orRuns(m, m.Unpause(), virt.Running)
@@ -125,8 +124,7 @@ func (u *Unit) start(ctx context.Context, op string, m virt.Machine, p virt.Powe
 	return orRuns(m, m.Start(d.tree.Paused), virt.Running, virt.Paused)
 }
 
-// orRuns forgives the failure to bring a domain into a state that somebody else was faster
-// to bring it into.
+// orRuns drops the error of a start if the domain runs, because another program has started it at the same time.
 func orRuns(m virt.Machine, err error, wanted ...virt.Power) error {
 	if err != nil {
 		if p, e := m.Power(); e == nil && slices.Contains(wanted, p) {
@@ -136,8 +134,8 @@ func orRuns(m virt.Machine, err error, wanted ...virt.Power) error {
 	return err
 }
 
-// resumeMemory goes on from the memory image that belongs to the disks. Where
-// they are no longer what the image was made with, the domain boots instead.
+// resumeMemory resumes the domain from the memory image that belongs to its disks. If the disks are no longer in the state of
+// the image, it boots the domain instead.
 func (u *Unit) resumeMemory(ctx context.Context, op string, m virt.Machine) error {
 	d := u.d
 	r := d.tree.Resume
@@ -167,7 +165,7 @@ func (u *Unit) resumeMemory(ctx context.Context, op string, m virt.Machine) erro
 			return err
 		}
 	}
-	// Whoever starts the domain next boots it: its memory moves on from here.
+	// The next start boots the domain, because its memory changes from now on.
 	if err := d.update(func(t *layertree.Tree) { t.Resume = nil }); err != nil || fits {
 		return err
 	}
@@ -175,9 +173,8 @@ func (u *Unit) resumeMemory(ctx context.Context, op string, m virt.Machine) erro
 	return m.Start(d.tree.Paused)
 }
 
-// Stop switches the domain off, in the way of the configuration. When ctx or
-// the time for a clean shutdown ends, it is switched off hard. One that is off
-// already is fine. One that was paused is started paused again.
+// Stop switches the domain off as configured. When ctx or the time for a clean shutdown ends, Stop switches it off at once. It
+// does nothing if the domain is off. The next start of a domain that was paused pauses it again.
 func (u *Unit) Stop(ctx context.Context) error {
 	const op = "stop the domain"
 	d := u.d
@@ -212,11 +209,10 @@ func (u *Unit) Stop(ctx context.Context) error {
 	return nil
 }
 
-// shutdownTick is how often a domain is looked at that was asked to go down.
+// shutdownTick is the pause between two looks at a domain that was asked to shut down.
 const shutdownTick = 100 * time.Millisecond
 
-// shutDown asks the guest to go down and waits, leaving some of ctx's time to
-// do it otherwise.
+// shutDown asks the guest to shut down and waits. It leaves a part of ctx's time for switching the domain off.
 func (u *Unit) shutDown(ctx context.Context, m virt.Machine) (down bool) {
 	d := u.d
 	limit := d.cfg.ShutdownTimeout
@@ -243,30 +239,30 @@ func (u *Unit) shutDown(ctx context.Context, m virt.Machine) (down bool) {
 	}
 }
 
-// Info is what people want to know of a domain.
+// Info describes a domain for people.
 type Info struct {
 	Name, UUID string
 	State      Status
 	Disks      []DiskInfo
 	Layers     int   // images per disk that the driver keeps
-	Depth      int   // of them, how many lie upon each other below the present disks
-	LiveDepth  int   // how many the running domain has open
+	Depth      int   // length of the backing chain of the present disks
+	LiveDepth  int   // length of the backing chain that the running domain has open
 	Stored     int64 // bytes on disk, of all layers
 	Agent      bool  // the guest agent answers
-	Frozen     bool  // the guest may be frozen; the driver keeps trying to thaw it
-	Unhashed   int   // files that Maintain has yet to hash
+	Frozen     bool  // the guest may be frozen, and the driver keeps trying to thaw it
+	Unhashed   int   // files that Maintain has not hashed yet
 	Warnings   []string
 }
 
-// DiskInfo is one disk of it.
+// DiskInfo describes one disk.
 type DiskInfo struct {
 	Target string
-	Path   string // what the domain writes to
-	Size   int64  // as the guest sees it, in bytes
+	Path   string // path of the image that the domain writes to
+	Size   int64  // size for the guest, in bytes
 }
 
-// Domain looks at the domain. A domain that cannot be captured is an error that
-// says why, but for images that cannot be read: FindGaps reports those.
+// Domain describes the domain. It returns an error if the domain cannot be captured, except for images that cannot be read,
+// which FindGaps reports.
 func (d *Driver) Domain(ctx context.Context) (Info, error) {
 	const op = "look at the domain"
 	if err := d.begin(ctx, op); err != nil {
@@ -295,7 +291,7 @@ func (d *Driver) Domain(ctx context.Context) (Info, error) {
 	}
 	for _, dev := range d.tree.Disks {
 		n, err := m.Capacity(dev)
-		if errs.KindOf(err) == errs.Failed { // its image cannot be read
+		if errs.KindOf(err) == errs.Failed { // the image cannot be read
 			info.Warnings, err = append(info.Warnings, err.Error()+"."), nil
 		}
 		if err != nil {

@@ -159,7 +159,8 @@ func (d *Driver) tidy(ctx context.Context) error {
 	return nil
 }
 
-// resolveMarker stores a manifest for a marker.
+// resolveMarker stores the manifest of a snapshot that was recorded only as a position in the journal (a marker), and replaces
+// the marker by it.
 func (d *Driver) resolveMarker(ctx context.Context, r cas.Root, about meta) error {
 	b := d.cfg.Store.Begin()
 	defer b.Discard()

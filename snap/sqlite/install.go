@@ -44,8 +44,8 @@ func (d *Driver) between(ctx context.Context, states ...record) (bool, error) {
 	return true, nil
 }
 
-// lies reports whether the live state is r.
-func (d *Driver) lies(ctx context.Context, r record) (bool, error) {
+// isLive reports whether the live state is r.
+func (d *Driver) isLive(ctx context.Context, r record) (bool, error) {
 	if r.Raw != nil {
 		now, _, err := d.readRaw(ctx, sum)
 		return err == nil && now.hash() == r.hash(), err

@@ -34,7 +34,7 @@ func (e engine) Stale(ctx context.Context, p *plan, base cas.Root) (stale bool, 
 		return false, database.Damaged(err)
 	}
 	if from.Raw != nil {
-		same, err := e.d.lies(ctx, from.record)
+		same, err := e.d.isLive(ctx, from.record)
 		return !same, err
 	}
 	err = e.d.withLive(ctx, false, func(l *live) error {
@@ -81,7 +81,7 @@ func (e engine) commitRaw(ctx context.Context, p *plan, target, base *stored) er
 		}
 	}
 	if !begun {
-		same, err := e.d.lies(ctx, base.record)
+		same, err := e.d.isLive(ctx, base.record)
 		if err != nil {
 			return err
 		}

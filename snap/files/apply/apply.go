@@ -244,6 +244,7 @@ func (h *Job) keepFolder(path string, busy error) error {
 	return nil
 }
 
+// stay records that a folder cannot be removed, because it has excluded or mounted paths.
 func (a *job) stay(path string) {
 	a.stays[path] = true
 	a.note("%s stays: it holds excluded or mounted paths, which mulligan does not remove.", a.shown(path))

@@ -52,11 +52,11 @@ func (p *Applier) WithRemade(ctx context.Context, deltas []diff.Delta, old, new 
 }
 
 // add adds the deltas of path and everything below it.
-func (r *remaker) add(path, veil string, old, new *manifest.Entry) error {
+func (r *remaker) add(path, hiddenBy string, old, new *manifest.Entry) error {
 	if err := r.ctx.Err(); err != nil {
 		return err
 	}
-	r.out = append(r.out, diff.Delta{Path: path, HiddenBy: veil, Old: old, New: new, Remake: old != nil && new != nil && !old.Mount && !new.Mount})
+	r.out = append(r.out, diff.Delta{Path: path, HiddenBy: hiddenBy, Old: old, New: new, Remake: old != nil && new != nil && !old.Mount && !new.Mount})
 	if new != nil && new.Group() != "" {
 		r.groups[new.Group()] = true
 	}
@@ -72,10 +72,10 @@ func (r *remaker) add(path, veil string, old, new *manifest.Entry) error {
 		return err
 	}
 	sees := func(e *manifest.Entry) bool { return !manifest.IsFolder(e) || r.reader.SeesInto(e) }
-	if veil == "" && !(sees(old) && sees(new)) {
-		veil = path
+	if hiddenBy == "" && !(sees(old) && sees(new)) {
+		hiddenBy = path
 	}
-	return manifest.Pairs(a, b, func(name string, x, y *manifest.Entry) error { return r.add(relpath.Join(path, name), veil, x, y) })
+	return manifest.Pairs(a, b, func(name string, x, y *manifest.Entry) error { return r.add(relpath.Join(path, name), hiddenBy, x, y) })
 }
 
 // tieOutside links the first name of a remade file to another name of the same file that stays, if there is one.

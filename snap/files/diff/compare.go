@@ -128,9 +128,9 @@ func (c *comparison) below(t *branch) error {
 	if err != nil {
 		return err
 	}
-	veil := t.HiddenBy
-	if veil == "" && !(c.seesInto(t.a) && c.seesInto(t.b)) {
-		veil = t.Path
+	hiddenBy := t.HiddenBy
+	if hiddenBy == "" && !(c.seesInto(t.a) && c.seesInto(t.b)) {
+		hiddenBy = t.Path
 	}
 	return manifest.Pairs(a, b, func(name string, x, y *manifest.Entry) error {
 		p := relpath.Join(t.Path, name)
@@ -139,7 +139,7 @@ func (c *comparison) below(t *branch) error {
 		}
 		k, err := c.pair(p, x, y)
 		if k != nil {
-			k.HiddenBy = veil
+			k.HiddenBy = hiddenBy
 			t.kids = append(t.kids, k)
 		}
 		return err
@@ -163,7 +163,7 @@ func (d *Delta) Seen() string {
 // Changes describes the deltas for people: at most limit of them, and their total. It leaves out folders of which only the time
 // changed, because something in them did. For folders that the reader may not look into, it tells only the number of changes.
 func Changes(deltas []Delta, limit int) (list []snap.Change, total int) {
-	veiled := map[string]int{}
+	hidden := map[string]int{}
 	for _, d := range deltas {
 		c := snap.Change{Path: d.Path, Operation: snap.Modify, Summary: d.summary()}
 		switch {
@@ -175,8 +175,8 @@ func Changes(deltas []Delta, limit int) (list []snap.Change, total int) {
 			c.Operation = snap.Delete
 		}
 		if d.HiddenBy != "" {
-			veiled[d.HiddenBy]++
-			if veiled[d.HiddenBy] > 1 || len(list) > 0 && list[len(list)-1].Path == d.HiddenBy {
+			hidden[d.HiddenBy]++
+			if hidden[d.HiddenBy] > 1 || len(list) > 0 && list[len(list)-1].Path == d.HiddenBy {
 				continue
 			}
 			c = snap.Change{Path: d.HiddenBy, Operation: snap.Modify}
@@ -187,13 +187,13 @@ func Changes(deltas []Delta, limit int) (list []snap.Change, total int) {
 		}
 	}
 	for i := range list {
-		list[i].Summary = veiledSummary(list[i].Summary, veiled[list[i].Path])
+		list[i].Summary = hiddenSummary(list[i].Summary, hidden[list[i].Path])
 	}
 	return list, total
 }
 
-// veiledSummary adds n, the number of hidden changes in a folder, to the summary of the folder's change.
-func veiledSummary(summary string, n int) string {
+// hiddenSummary adds n, the number of hidden changes in a folder, to the summary of the folder's change.
+func hiddenSummary(summary string, n int) string {
 	if n == 0 {
 		return summary
 	}

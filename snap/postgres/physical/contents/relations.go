@@ -126,6 +126,7 @@ func sqlName(path string) string {
 	return pgx.Identifier{strings.TrimPrefix(path, "role ")}.Sanitize()
 }
 
+// comparable converts a relation for database.Compare.
 func (r Relation) comparable(path string) database.Object {
 	o := database.Object{Path: path, Kind: r.Kind, Name: sqlName(path), Create: r.SQL}
 	switch r.Kind {
