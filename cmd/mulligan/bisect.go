@@ -2,11 +2,9 @@ package main
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/spf13/cobra"
 
-	"mulligan/cmd/mulligan/output"
 	"mulligan/errs"
 	"mulligan/ipc"
 )
@@ -68,60 +66,10 @@ func (b *bisectCmd) run(ctx context.Context, command []string) error {
 	if err != nil {
 		return err
 	}
-	if b.out.JSON {
-		err = b.out.PrintJSON(res)
-	} else {
-		b.print(res)
-	}
+	err = b.out.PrintBisect(res)
 	if err == nil && res.Outcome == ipc.BisectUnsure {
 		err = errs.New(errs.Failed, "bisect", "the command cannot tell: for the same or an older state it says now this, now that").
 			WithHint("make the command decide by the state alone, and let it exit with 125 where it cannot tell")
 	}
 	return err
-}
-
-func (b *bisectCmd) print(res ipc.BisectResult) {
-	if !b.out.Terminal {
-		row := []string{res.Outcome, "-", "-"}
-		if res.Good != nil && res.Bad != nil {
-			row = []string{res.Outcome, b.out.Text(string(res.Good.ID)), b.out.Text(string(res.Bad.ID))}
-		}
-		for _, t := range res.Turns {
-			row = append(row, b.out.Text(string(t.ID)))
-		}
-		if len(res.Turns) == 0 {
-			row = append(row, "-")
-		}
-		b.out.Table(nil, [][]string{row})
-		return
-	}
-	b.forPeople(res)
-}
-
-func (b *bisectCmd) forPeople(res ipc.BisectResult) {
-	var rows [][]string
-	for _, r := range res.Runs {
-		rows = append(rows, []string{b.out.Text(string(r.CheckpointID)), b.out.Text(r.Verdict), fmt.Sprint(r.ExitCode), fmt.Sprintf("%.1f", r.Seconds)})
-	}
-	b.out.Table([]string{"CHECKPOINT", "VERDICT", "EXIT", "SECONDS"}, rows)
-	if res.Good == nil || res.Bad == nil {
-		return
-	}
-	b.out.Printf("\nlast good  %s, made %s\nfirst bad  %s, made %s\n", res.Good.ID, b.out.Time(res.Good.CreatedAt), res.Bad.ID, b.out.Time(res.Bad.CreatedAt))
-	if len(res.Skipped) > 0 {
-		b.out.Printf("skipped    %s between them\n", output.Count(len(res.Skipped), "checkpoint"))
-	}
-	for _, t := range res.Turns {
-		b.out.Printf("turn       %s of %s, conversation %s, message %s\n", t.ID, output.Escape(t.Agent), output.Escape(t.ConversationID), output.Escape(t.MessageID))
-		b.out.Printf("           mulligan revert --turn %s undoes its writes to files alone\n", t.ID)
-	}
-	if len(res.Turns) == 0 {
-		b.out.Println("turn       none: the change was made outside of turns")
-	}
-	for _, c := range res.Changes {
-		b.out.Printf("  %s %s (%s)\n", output.Escape(c.Operation), output.Escape(c.Path), output.Escape(c.Summary))
-	}
-	if more := res.ChangesTotal - len(res.Changes); more > 0 {
-		b.out.Printf("  and %s\n", output.Count(more, "more change"))
-	}
 }

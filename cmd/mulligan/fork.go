@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"path/filepath"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -63,28 +62,7 @@ func (f *forkCmd) run(ctx context.Context, args []string) (err error) {
 	if err != nil {
 		return err
 	}
-	return f.printForks(list)
-}
-
-// printForks prints a table of forks.
-func (c *cli) printForks(list ipc.ForkList) error {
-	if c.out.JSON {
-		return c.out.PrintJSON(list)
-	}
-	var rows [][]string
-	for _, a := range list.Forks {
-		var addresses []string
-		for _, p := range a.Fork.Ports {
-			addresses = append(addresses, p.Address)
-		}
-		address := strings.Join(addresses, " ")
-		if address == "" {
-			address = "-"
-		}
-		rows = append(rows, []string{c.out.Text(a.Fork.Name), c.out.Text(string(a.ID)), c.out.Text(a.State), c.out.Text(address), c.out.Text(a.Workspace)})
-	}
-	c.out.Table([]string{"FORK", "APP", "STATE", "ADDRESS", "FOLDER"}, rows)
-	return nil
+	return f.out.PrintForks(list)
 }
 
 type forksCmd struct{ *cli }
@@ -110,7 +88,7 @@ func (f *forksCmd) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return f.printForks(list)
+	return f.out.PrintForks(list)
 }
 
 type keepCmd struct {
