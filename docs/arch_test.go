@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path"
@@ -250,6 +251,53 @@ func TestClientIsStatic(t *testing.T) {
 	for _, p := range f.Progs {
 		if p.Type == elf.PT_INTERP || p.Type == elf.PT_DYNAMIC {
 			t.Errorf("it has a segment %s", p.Type)
+		}
+	}
+}
+
+// TestSizes bounds what a reader must take in at once: the lines of a package without its tests, of a file, and the methods of a type.
+func TestSizes(t *testing.T) {
+	const maxPackage, maxFile, maxMethods = 4000, 600, 60
+	lines, methods := map[string]int{}, map[string]int{}
+	receiver := regexp.MustCompile(`(?m)^func \(\w* ?\*?(\w+)`)
+	err := filepath.WalkDir("..", func(path string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if e.IsDir() && (e.Name() == "bin" || e.Name() == ".git") {
+			return fs.SkipDir
+		}
+		if !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+			return nil
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		n := strings.Count(string(text), "\n")
+		if n > maxFile {
+			t.Errorf("%s has %d lines, more than %d", path, n, maxFile)
+		}
+		lines[filepath.Dir(path)] += n
+		for _, m := range receiver.FindAllStringSubmatch(string(text), -1) {
+			methods[filepath.Dir(path)+": "+m[1]]++
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(lines) < 50 {
+		t.Fatalf("only %d packages were found", len(lines))
+	}
+	for dir, n := range lines {
+		if n > maxPackage {
+			t.Errorf("package %s has %d lines, more than %d", dir, n, maxPackage)
+		}
+	}
+	for name, n := range methods {
+		if n > maxMethods {
+			t.Errorf("type %s has %d methods, more than %d", name, n, maxMethods)
 		}
 	}
 }

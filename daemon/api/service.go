@@ -40,7 +40,7 @@ type Service struct {
 	turns       *turns.Service
 	rollbacks   *rollback.Service
 	registry    *registry.Service
-	forks       *fork.Service
+	forks       forkHandlers
 	opt         *settings.Options
 	store       *records.Records
 	started     time.Time
@@ -52,7 +52,7 @@ type Service struct {
 // New returns the API of a daemon that has these parts.
 func New(p Parts) *Service {
 	d := &Service{owners: p.Apps.Owners, events: p.Events, apps: p.Apps, checkpoints: p.Checkpoints, turns: p.Turns,
-		rollbacks: p.Rollbacks, registry: p.Registry, forks: p.Forks, opt: p.Options, store: p.Store, started: p.Options.Now()}
+		rollbacks: p.Rollbacks, registry: p.Registry, forks: forkHandlers{p.Forks}, opt: p.Options, store: p.Store, started: p.Options.Now()}
 	d.events.Registry.MustRegister(present{d})
 	d.gate = d.newGate()
 	return d

@@ -73,7 +73,7 @@ func (d *Driver) openFor(op string, root *beneath.Root, path string) (*os.File, 
 		}
 		next, err := dir.OpenDir(name)
 		if err != nil {
-			return nil, 0, d.notOpened(op, path, err)
+			return nil, 0, notOpened(op, d.cfg.Dir, path, err)
 		}
 		defer next.Close()
 		if err := d.checkReader(next.FD(), path); err != nil {
@@ -83,7 +83,7 @@ func (d *Driver) openFor(op string, root *beneath.Root, path string) (*os.File, 
 	}
 	at, err := dir.OpenFile(rest, unix.O_PATH, 0)
 	if err != nil {
-		return nil, 0, d.notOpened(op, path, err)
+		return nil, 0, notOpened(op, d.cfg.Dir, path, err)
 	}
 	defer at.Close()
 	st, err := inode.StatAt(int(at.Fd()), "")
@@ -98,17 +98,17 @@ func (d *Driver) openFor(op string, root *beneath.Root, path string) (*os.File, 
 	}
 	f, err := os.Open(inode.ProcPath(int(at.Fd()))) // the same file, even if its name refers to another one now
 	if err != nil {
-		return nil, 0, d.notOpened(op, path, err)
+		return nil, 0, notOpened(op, d.cfg.Dir, path, err)
 	}
 	return f, st.Size, nil
 }
 
 // notOpened returns the error for a path that could not be opened.
-func (d *Driver) notOpened(op, path string, err error) error {
+func notOpened(op, dir, path string, err error) error {
 	if os.IsPermission(err) {
 		return errs.Wrap(errs.Denied, op, err)
 	}
-	return noFile(op, d.cfg.Dir, path)
+	return noFile(op, dir, path)
 }
 
 // checkReader returns an error if the reader may not read the file, or look up
