@@ -247,7 +247,8 @@ func sweepSwitches(h *harness) {
 	h.restore(base)
 }
 
-// cancelledSwitch checks that each method returns an error if its context is cancelled, and succeeds when it is called again.
+// cancelledSwitch checks that Prepare, Commit and Undo return an error if their context is cancelled, and succeed when called
+// again.
 func cancelledSwitch(h *harness) {
 	target, base := two(h)
 	ctx, cancel := context.WithCancel(h.ctx)
