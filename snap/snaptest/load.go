@@ -19,16 +19,16 @@ type Writable interface {
 	// Writer returns a process that calls Write.
 	Writer(t *testing.T) *exec.Cmd
 
-	// Written returns the number of the last transaction that is in the live state. The test fails if a
-	// part of a transaction is there, or if the state is damaged.
+	// Written returns the number of the last transaction in the live state. It fails the test if the state holds only a part of a
+	// transaction, or is damaged.
 	Written(t *testing.T) int64
 
-	// Wreck does to the live state what an app or its agent may do by mistake.
+	// Wreck changes the live state as an app or its agent may do by mistake.
 	Wreck(t *testing.T, seed int64)
 }
 
-// Write performs transactions without end, numbered from 1, and prints before and after each of them that
-// it is begun and done. It returns the first error.
+// Write performs transactions, numbered from 1, until one fails, and returns the error. It prints "begun N" before transaction
+// N, and "done N" after it.
 func Write(transaction func(n int64) error) error {
 	for n := int64(1); ; n++ {
 		fmt.Println("begun", n)
@@ -39,8 +39,8 @@ func Write(transaction func(n int64) error) error {
 	}
 }
 
-// RunUnderLoad captures a state that is written to, and restores each capture in random order. A capture
-// holds every transaction that was done before it began, and none that was begun after it ended.
+// RunUnderLoad captures a state during writes, and restores the captures in random order. A capture must hold every transaction
+// that was done before the capture began, and none that began after the capture ended.
 func RunUnderLoad(t *testing.T, s Writable) {
 	t.Helper()
 	h := newHarness(t, s)
@@ -75,11 +75,11 @@ func RunUnderLoad(t *testing.T, s Writable) {
 // loaded is a capture that was made under load.
 type loaded struct {
 	id          snap.SnapshotID
-	least, most int64  // of the transactions that it can hold
+	least, most int64  // bounds of the number of transactions in the capture
 	print       string // the fingerprint of the state; "" until it was restored for the first time
 }
 
-// visit restores a capture, and goes forward and back again if it is told to.
+// visit restores a capture. If again is true, it then restores the former state, and the capture once more.
 func (h *harness) visit(c *loaded, s Writable, again bool) {
 	h.Helper()
 	h.print()
@@ -96,7 +96,7 @@ func (h *harness) visit(c *loaded, s Writable, again bool) {
 	h.delete(base)
 }
 
-// loads restores a capture and checks what is in it.
+// loads restores a capture and checks its transactions.
 func (h *harness) loads(c *loaded, base held, s Writable) {
 	h.Helper()
 	_, sw := h.prepare(held{Snapshot: snap.Snapshot{ID: c.id}}, base)

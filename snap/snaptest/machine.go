@@ -49,15 +49,15 @@ func machine(h *harness) {
 	})
 }
 
-// given reports whether the number of walks, or of steps, was given. It is asked once,
-// since a flag that limitRuns sets counts as given from then on.
+// given reports whether -rapid.checks or -rapid.steps was given. The result is kept, because a flag that limitRuns sets counts
+// as given afterwards.
 var given = sync.OnceValue(func() (given bool) {
 	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "rapid.checks" || f.Name == "rapid.steps" })
 	return given
 })
 
-// walking is held while the number of walks is other than it was: rapid has one
-// for the whole process, and a driver's variants are tested side by side.
+// walking is held while rapid's flags differ from their defaults: they are global to the process, and a driver's variants are
+// tested in parallel.
 var walking sync.Mutex
 
 // limitRuns sets the number of walks and steps until the returned function is called.

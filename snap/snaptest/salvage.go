@@ -15,31 +15,30 @@ import (
 type Breakable interface {
 	Subject
 
-	// Wrecks names the ways in which Wreck can break the live state. The driver can
-	// capture none of them. Of a slow subject, each case takes one or two, and the next run the next ones.
+	// Wrecks returns the ways in which Wreck can break the live state. The driver cannot capture a state that is broken in any of
+	// them. For a slow subject, each case uses one or two ways, and the next run uses others.
 	Wrecks() []string
 
-	// Wreck breaks a live state that is whole, in one of these ways. Two seeds leave
-	// different bytes. The app, and the engine, are stopped when it returns.
+	// Wreck breaks an undamaged live state in one of these ways. Different seeds leave different bytes. The app and the engine are
+	// stopped when Wreck returns.
 	Wreck(t *testing.T, way string, seed int64)
 
-	// Bytes reads the live state as it lies there, whole or broken, without the
-	// engine: names, kinds, modes, owners and contents of all that a Salvage keeps.
+	// Bytes returns the live state, undamaged or broken, as read without the engine: names, kinds, modes, owners and contents of
+	// everything that Salvage keeps.
 	Bytes(t *testing.T) string
 }
 
-// Killable is a Breakable whose driver can be cut short at each of its steps.
+// Killable is a Breakable whose driver can be interrupted at each of its steps.
 type Killable interface {
-	// KillAt has the driver stop at its nth step from now on, counted from 1, and at each
-	// one after that, with an error that stands for the process' end. 0 lets it work on.
+	// KillAt makes the driver fail at its nth step from now on, counted from 1, and at each later step, with an error that stands
+	// for the end of the process. KillAt(0) ends this.
 	KillAt(n int)
 
 	// Killed reports whether the step that KillAt named was reached.
 	Killed() bool
 }
 
-// RunSalvage puts a driver that is a [snap.Salvager] through what it promises of states
-// that it cannot read.
+// RunSalvage tests a driver that is a [snap.Salvager] with live states that the driver cannot read.
 func RunSalvage(t *testing.T, newSubject func(t *testing.T) Breakable) {
 	first := newSubject(t)
 	_, killable := first.(Killable)

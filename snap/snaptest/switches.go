@@ -123,8 +123,8 @@ func undoPrepared(h *harness) {
 	h.restore(target)
 }
 
-// undoRefused: where Commit changed nothing, neither does Undo; so what was
-// written since the base, and is in no snapshot, stays.
+// undoRefused checks that Undo changes nothing after a refused Commit, so that writes after the base, which no snapshot holds,
+// are kept.
 func undoRefused(h *harness) {
 	target, base := two(h)
 	id, sw := h.prepare(target, base)
@@ -142,7 +142,7 @@ func undoRefused(h *harness) {
 	h.gone(id)
 }
 
-// undoCommitted goes back to the base, and the target can be had again.
+// undoCommitted checks that Undo after Commit restores the base, and that the target can be restored again.
 func undoCommitted(h *harness) {
 	target, base := two(h)
 	id, sw := h.prepare(target, base)
@@ -157,8 +157,8 @@ func undoCommitted(h *harness) {
 	h.restore(base)
 }
 
-// undoAfterWrites: Check notices that somebody wrote after Commit (the app was
-// started, and found to be unwell), and Undo takes it back.
+// undoAfterWrites checks that Check notices writes after Commit (of an app that was started and failed its health check), and
+// that Undo reverts them.
 func undoAfterWrites(h *harness) {
 	target, base := two(h)
 	id, sw := h.prepare(target, base)
@@ -177,7 +177,7 @@ func undoAfterWrites(h *harness) {
 	h.must("Finish", sw.Finish(h.ctx))
 }
 
-// resume: a new process goes on from each point to the next.
+// resume checks that a new process can continue a switch after each of its steps.
 func resume(h *harness) {
 	target, base := two(h)
 	id, _ := h.prepare(target, base)
@@ -196,7 +196,7 @@ func resume(h *harness) {
 	h.restore(base)
 }
 
-// resumeUndo: a new process may turn back instead.
+// resumeUndo checks that a new process can undo a switch, both after Commit and before it.
 func resumeUndo(h *harness) {
 	target, base := two(h)
 	id, sw := h.prepare(target, base)
@@ -220,7 +220,7 @@ func resumeUndo(h *harness) {
 	h.undo(h.resume(id), base)
 }
 
-// sweepSwitches drops the switches that are named, and leaves the live state alone.
+// sweepSwitches checks that Sweep drops the switches it is given, and does not change the live state.
 func sweepSwitches(h *harness) {
 	target, base := two(h)
 	id, _ := h.prepare(target, base)
@@ -247,7 +247,8 @@ func sweepSwitches(h *harness) {
 	h.restore(base)
 }
 
-// cancelledSwitch: a caller that left gets an error, and can come again.
+// cancelledSwitch checks that Prepare, Commit and Undo return an error if their context is cancelled, and succeed when called
+// again.
 func cancelledSwitch(h *harness) {
 	target, base := two(h)
 	ctx, cancel := context.WithCancel(h.ctx)
