@@ -99,6 +99,64 @@ func TestPage(t *testing.T) {
 	b.innocent(link.URL)
 }
 
+// TestPageForks sees forks as branches of the timeline, makes one, sees what another one changed, keeps it, and drops the rest.
+func TestPageForks(t *testing.T) {
+	t.Parallel()
+	testkit.Need(t, "root")
+	d := startDaemon(t)
+	a := newForkable(t, d)
+	a.set(t, "broken")
+	made := ask[ipc.ForkList](d, "fork", "--app", "shop", "--count", "2").Forks
+	(&testApp{d: d, ws: made[1].Workspace}).set(t, "repaired")
+	b := newBrowser(t)
+	link := ask[ipc.UILink](d, "ui", "--print")
+	b.do(chromedp.Navigate(link.URL))
+	b.see("h1", "shop")
+	origin, second := "#"+string(made[0].Fork.Origin), "#"+string(made[1].ID)
+	b.see(origin+" .branch a", "Fork 1")
+	b.see(origin+" "+second+" a", made[1].Fork.Ports[0].Address)
+	b.looksRight("forks")
+
+	b.click(origin+" > article > .row button", "Fork…")
+	b.do(chromedp.SendKeys("#fork-name", "third", chromedp.ByQuery))
+	b.click("dialog button", "Make a fork")
+	b.see(origin+" .branch a", "Fork third")
+	b.click(second+" button", "Changes")
+	b.see("dialog .name", "page.html")
+	b.see("dialog p", "It is healthy.")
+	b.looksRight("fork-changes")
+	b.click("dialog button", "Close")
+
+	b.click(second+" a", "Fork 2")
+	b.see("h1", "shop-2")
+	b.see(".app-head p", "fork of shop")
+	b.click(".app-head p a", "shop")
+	b.see("h1", "shop")
+
+	b.click(second+" button", "Keep…")
+	b.see("dialog .changes .name", "page.html")
+	b.looksRight("keep")
+	if word := a.word(t); word != "broken" {
+		t.Fatalf("the preview changed the app: %s", word)
+	}
+	b.click("dialog button", "Keep")
+	b.see("dialog h3", "Done, and proven")
+	b.click("dialog button", "Close")
+	b.gone(second)
+	if word := a.word(t); word != "repaired" {
+		t.Fatalf("after keep the app has %s", word)
+	}
+	for _, name := range []string{"1", "third"} {
+		b.click(".branch button[aria-label='Drop fork "+name+"']", "Drop…")
+		b.click("dialog button", "Drop for good")
+		b.gone(".branch button[aria-label='Drop fork " + name + "']")
+	}
+	if list := ask[ipc.ForkList](d, "forks", "--app", "shop").Forks; len(list) != 0 {
+		t.Errorf("left are %+v", list)
+	}
+	b.innocent(link.URL)
+}
+
 // TestPageByKeyboard makes and takes back a change without a mouse.
 func TestPageByKeyboard(t *testing.T) {
 	d := startDaemon(t)

@@ -65,6 +65,11 @@ export const api = {
   verify: (slug, id) => ask("POST", app(slug, "checkpoints", id, "verify")),
   prune: (slug, dry) => ask("POST", app(slug, "checkpoints", "prune") + query({ dry_run: dry })),
   diff: (slug, id, q) => ask("GET", app(slug, "checkpoints", id, "diff") + query(q)),
+  forks: async (slug) => (await ask("GET", app(slug, "forks"))).forks ?? [],
+  fork: (slug, body) => ask("POST", app(slug, "forks"), body),
+  compareForks: (slug, body) => ask("POST", app(slug, "forks", "compare"), body),
+  keep: (slug, fork, body) => ask("POST", app(slug, "forks", fork, "keep"), body),
+  drop: (slug, fork) => ask("DELETE", app(slug, "forks", fork)),
   preview: (slug, id, body) => ask("POST", app(slug, "checkpoints", id, "rollback"), { ...body, dry_run: true }),
 
   // rollback calls onstage for each stage as it begins and ends, and gives the receipt.

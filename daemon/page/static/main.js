@@ -53,7 +53,7 @@ function failed(err) {
 function frame(status) {
   const at = where();
   const current = at.kind === "app" ? at.slug : at.kind === "health" ? null : apps[0]?.slug;
-  fill(document.getElementById("apps"), h("ul", {}, apps.map((a) => h("li", {},
+  fill(document.getElementById("apps"), h("ul", {}, apps.filter((a) => !a.fork || a.slug === current).map((a) => h("li", {},
     h("a", { href: `#/app/${encodeURIComponent(a.slug)}`, "aria-current": a.slug === current ? "page" : null },
       h("span", { class: `dot ${a.problems?.length ? "warn" : a.state}`, "aria-hidden": "true" }), name(a.slug, ""))))));
   const problems = status.problems?.length ?? 0;
@@ -79,13 +79,19 @@ async function appView({ slug, view }, signal) {
     h("header", { class: "app-head" },
       h("div", {},
         h("h1", {}, name(a.slug, "")),
-        h("p", { class: "quiet" }, name(a.workspace), " · ", state(a))),
+        h("p", { class: "quiet" }, name(a.workspace), " · ", state(a), a.fork ? origin(a) : "")),
       h("div", { class: "app-actions", id: "app-actions" })),
     (a.problems ?? []).map((p) => h("p", { class: "notice warn" }, shown(p))),
     h("nav", { class: "tabs", "aria-label": "Views of the app" }, Object.entries(views).map(([key, [label]]) =>
       h("a", { href: `#/app/${encodeURIComponent(a.slug)}/${key}`, "aria-current": key === view ? "page" : null }, label))),
     body);
   await views[view][1](a, body, signal, () => show());
+}
+
+// origin says which app a fork is of, and from where.
+function origin(a) {
+  const parent = apps.find((p) => p.app_id === a.fork.parent);
+  return [" · fork of ", parent ? h("a", { href: `#/app/${encodeURIComponent(parent.slug)}` }, name(parent.slug, "")) : "an app that is gone", " at ", h("code", {}, shown(a.fork.origin))];
 }
 
 function state(a) {

@@ -58,9 +58,10 @@ function preview(r) {
 }
 
 // would shows what a dry run tells.
-function would(res) {
+export function would(res, title = "") {
   const changes = res.changes_reverted ?? [];
   return [
+    title && h("p", { class: "quiet" }, title, ":"),
     h("h3", { role: "status" }, res.changes_total ? `${count(res.changes_total, "change")} would be undone` : "Nothing differs in files"),
     changes.length > 0 && h("ul", { class: "plain changes", tabindex: "0", "aria-label": "Changes that would be undone" }, changes.map((c) => h("li", {}, line(c)))),
     changes.length < res.changes_total && h("p", { class: "quiet small" }, `The first ${changes.length} of ${res.changes_total}.`),
@@ -106,7 +107,7 @@ function stage(row, s) {
   if (s.notes && s.status !== "running" && !row.querySelector(".notes")) row.children[1].append(h("span", { class: "notes quiet small" }, shown(s.notes)));
 }
 
-function receipt(r, res) {
+export function receipt(r, res) {
   const v = res.verification;
   const title = res.rolled_back ? "Done, and proven" : res.recovered ? "It failed; the app is back where it was" : "It failed";
   say(res.rolled_back ? "The rollback is done." : "The rollback failed.");

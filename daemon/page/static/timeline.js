@@ -5,6 +5,7 @@ import { api } from "./api.js";
 import { h, fill, name, shown, bytes, count, time, day, dialog, say, trouble } from "./dom.js";
 import { rollbackDialog } from "./rollback.js";
 import { changesDialog } from "./changes.js";
+import { branches, forkDialog } from "./forks.js";
 
 const PAGE = 50;
 const kinds = {
@@ -15,7 +16,7 @@ const kinds = {
 };
 
 export async function timeline(app, body, signal, reload) {
-  const view = { app, body, signal, reload, filter: "", list: [], turns: new Map(), more: false };
+  const view = { app, body, signal, reload, filter: "", list: [], turns: new Map(), forks: [], more: false };
   actions(view);
   await load(view);
   // Several events come together: one look is enough for them.
@@ -32,11 +33,12 @@ const refresh = (view) => (view.signal.aborted ? view.reload() : load(view));
 
 async function load(view) {
   const { app, signal } = view;
-  const [page, turns] = await Promise.all([
-    api.checkpoints(app.slug, { limit: PAGE, trigger: view.filter }), api.turns(app.slug, 500)]);
+  const [page, turns, forks] = await Promise.all([
+    api.checkpoints(app.slug, { limit: PAGE, trigger: view.filter }), api.turns(app.slug, 500), api.forks(app.slug)]);
   if (signal.aborted) return;
   view.list = page.checkpoints ?? [];
   view.more = view.list.length === PAGE;
+  view.forks = forks;
   view.turns = new Map(turns.map((t) => [t.checkpoint_id, t]));
   draw(view);
 }
@@ -45,6 +47,7 @@ function actions(view) {
   const { app } = view;
   fill(document.getElementById("app-actions"),
     h("button", { type: "button", onclick: () => pruneDialog(view) }, "Prune…"),
+    h("button", { type: "button", onclick: () => forkDialog(view) }, "Fork…"),
     h("button", { type: "button", id: "forward", hidden: true }, "↻ Roll forward…"),
     h("button", { type: "button", class: "primary", onclick: () => createDialog(view) }, "Create checkpoint"));
   // The last rollback's safety checkpoint is the way forward.
@@ -67,11 +70,18 @@ function draw(view) {
       h("div", { class: "entry" }, h("p", { class: "title" }, h("strong", {}, "Now")),
         list.length && h("p", {}, h("button", { type: "button", class: "link", "data-key": "now", onclick: () => changesDialog(app, list[0], "now") },
           "What changed since the newest checkpoint"))))),
+    elsewhere(view),
     [...days].map(([title, cps]) => [h("h2", { class: "day" }, title),
       h("ol", { class: "line", "aria-label": title }, cps.map((cp) => entry(view, cp, list[list.indexOf(cp) - 1])))]),
     !list.length && h("p", { class: "quiet" }, view.filter ? "None of this kind." : "No checkpoint yet. The first costs the most; the ones after it only what changed."),
     view.more && h("p", {}, h("button", { type: "button", onclick: (e) => older(view, e.currentTarget) }, "Show older")));
   if (focused) body.querySelector(`[data-key="${CSS.escape(focused)}"]`)?.focus();
+}
+
+// elsewhere shows the forks of checkpoints that are not in the list: older ones, and deleted ones.
+function elsewhere(view) {
+  const rest = view.forks.filter((f) => !view.list.some((cp) => cp.checkpoint_id === f.fork.origin));
+  return rest.length > 0 && h("div", { class: "entry" }, h("p", { class: "quiet small" }, "Forks of checkpoints that are not shown"), branches(view, rest));
 }
 
 function filters(view) {
@@ -115,9 +125,11 @@ function entry(view, cp, newer) {
       h("div", { class: "row" },
         button("back", "Roll back…", () => rollbackDialog(app, cp, view.reload), "primary"),
         button("changes", "Changes", () => changesDialog(app, cp, newer?.checkpoint_id ?? "now"), ""),
+        button("fork", "Fork…", () => forkDialog(view, cp), ""),
         button("pin", cp.pinned ? "Unpin" : "Pin", (e) => pin(view, cp, e.currentTarget), ""),
         button("verify", "Verify", (e) => verify(view, cp, e.currentTarget), ""),
-        button("delete", "Delete…", () => deleteDialog(view, cp), "danger"))));
+        button("delete", "Delete…", () => deleteDialog(view, cp), "danger")),
+      branches(view, view.forks.filter((f) => f.fork.origin === cp.checkpoint_id))));
 }
 
 function turnTitle(t) {

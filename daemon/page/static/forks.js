@@ -1,0 +1,115 @@
+// Forks, as branches of the timeline: each below the checkpoint that it began with.
+
+import { api } from "./api.js";
+import { h, fill, name, shown, count, dialog, say, trouble } from "./dom.js";
+import { line } from "./changes.js";
+import { would, receipt } from "./rollback.js";
+
+// branches shows forks, or nothing if there are none.
+export function branches(view, forks) {
+  return forks.length > 0 && h("div", { class: "branches", role: "list", "aria-label": "Forks" }, forks.map((f) => branch(view, f)));
+}
+
+function branch(view, app) {
+  const fork = app.fork;
+  const button = (what, text, onclick, cls) => h("button", { type: "button", class: cls, "data-key": `${what}-${app.app_id}`, "aria-label": `${text.replace("…", "")} fork ${fork.name}`, onclick }, text);
+  return h("div", { class: "branch", role: "listitem", id: app.app_id },
+    h("p", { class: "title" }, h("span", { class: "fork-sign", "aria-hidden": "true" }, "↳"),
+      h("a", { href: `#/app/${encodeURIComponent(app.slug)}` }, "Fork ", name(fork.name, "")),
+      h("span", { class: "badge" }, fork.making ? "in the making" : app.state === "none" ? "files" : shown(app.state)),
+      (fork.ports ?? []).map((p) => h("a", { class: "small", href: `http://${p.address}/`, rel: "noreferrer", target: "_blank" }, shown(p.address)))),
+    h("p", { class: "quiet small" }, name(app.workspace)),
+    (app.problems ?? []).map((p) => h("p", { class: "notice warn small" }, shown(p))),
+    h("div", { class: "row" },
+      button("compare", "Changes", () => compareDialog(view, app), ""),
+      button("keep", "Keep…", () => keepDialog(view, app), "primary"),
+      button("drop", "Drop…", () => dropDialog(view, app), "danger")));
+}
+
+// forkDialog makes a fork of a checkpoint, or of the present state.
+export function forkDialog(view, cp) {
+  dialog("Fork", (body, close) => {
+    const called = h("input", { type: "text", id: "fork-name", maxlength: 32, autocomplete: "off", pattern: "[a-z0-9][a-z0-9\\-]*" });
+    const out = h("div", {});
+    const go = h("button", { type: "submit", class: "primary" }, "Make a fork");
+    body.append(h("form", { onsubmit: async (e) => {
+      e.preventDefault();
+      go.disabled = true;
+      fill(out, h("p", { class: "quiet", role: "status" }, "Making it…"));
+      try {
+        const { forks } = await api.fork(view.app.slug, { checkpoint_id: cp?.checkpoint_id ?? "", name: called.value });
+        close();
+        say(`Fork ${forks[0].fork.name} is there.`);
+        view.reload();
+      } catch (err) {
+        go.disabled = false;
+        fill(out, trouble(err));
+      }
+    } },
+    h("p", {}, "A second, running copy of ", h("strong", {}, name(view.app.slug, "")), " as it ", cp ? ["was at ", h("code", {}, cp.checkpoint_id)] : "is now",
+      ", with a folder and data of its own. The app itself is not touched."),
+    h("label", { for: "fork-name" }, "Name (a number if it is empty)"), called,
+    out, h("p", { class: "row end" }, h("button", { type: "button", onclick: close }, "Cancel"), go)));
+  });
+}
+
+function compareDialog(view, app) {
+  dialog(`What fork ${app.fork.name} changed`, (body, close, box) => {
+    box.classList.add("wide");
+    fill(body, h("p", { class: "quiet", role: "status" }, "Comparing…"));
+    api.compareForks(view.app.slug, { names: [app.fork.name] }).then(({ forks: [f] }) => {
+      const total = f.created + f.modified + f.deleted;
+      fill(body,
+        h("p", { role: "status" }, total ? `${count(total, "change")} since its origin.` : "Nothing has changed since its origin.",
+          f.healthy === null ? "" : h("span", { class: f.healthy ? "good" : "bad" }, f.healthy ? " It is healthy." : " Its health check fails.")),
+        h("ul", { class: "plain" }, f.changes.map((c) => h("li", {}, line(c)))),
+        f.changes.length < total && h("p", { class: "quiet small" }, `The first ${f.changes.length} of ${total}.`),
+        [...(f.unknown ?? []), ...(f.unreadable ?? [])].map((l) => h("p", { class: "notice warn small" }, "Not known: ", shown(l))),
+        h("p", { class: "row end" }, h("button", { type: "button", onclick: close }, "Close")));
+    }, (err) => fill(body, trouble(err)));
+  });
+}
+
+// keepDialog shows what the app would become before anything happens.
+function keepDialog(view, app) {
+  dialog(`Keep fork ${app.fork.name}`, (body, close, box) => {
+    box.classList.add("wide");
+    const out = h("div", { class: "preview" }, h("p", { class: "quiet", role: "status" }, "Looking what would change…"));
+    const go = h("button", { type: "button", class: "primary", disabled: true }, "Keep");
+    const failed = (err) => fill(out, trouble(err));
+    fill(body, h("p", {}, "Take ", h("strong", {}, name(view.app.slug, "")), " to the state of fork ", h("strong", {}, name(app.fork.name, "")),
+      ", and drop the fork. The state that the app has now is kept as a safety checkpoint first: this can be taken back."),
+    out, h("p", { class: "row end" }, h("button", { type: "button", onclick: close }, "Cancel"), go));
+    api.keep(view.app.slug, app.fork.name, { dry_run: true }).then((res) => { fill(out, would(res, "How the app differs from the fork")); go.disabled = false; }, failed);
+    go.addEventListener("click", async () => {
+      go.disabled = true;
+      fill(out, h("p", { class: "quiet", role: "status" }, "Keeping it…"));
+      box.addEventListener("close", view.reload);
+      try {
+        const res = await api.keep(view.app.slug, app.fork.name, {});
+        fill(body, receipt({ app: view.app, reload: view.reload, body, close, box }, res));
+      } catch (err) {
+        failed(err);
+      }
+    });
+  });
+}
+
+function dropDialog(view, app) {
+  dialog(`Drop fork ${app.fork.name}`, (body, close) => {
+    const out = h("div", {});
+    const go = h("button", { type: "button", class: "danger", onclick: async () => {
+      go.disabled = true;
+      try {
+        await api.drop(view.app.slug, app.fork.name);
+        close();
+        say("Dropped.");
+        view.reload();
+      } catch (err) {
+        fill(out, trouble(err));
+      }
+    } }, "Drop for good");
+    body.append(h("p", {}, "Remove fork ", h("strong", {}, name(app.fork.name, "")), ", its folder ", name(app.workspace), ", its data and its checkpoints? It can't be taken back."),
+      out, h("p", { class: "row end" }, h("button", { type: "button", onclick: close }, "Leave it"), go));
+  });
+}
