@@ -18,7 +18,8 @@ that is printed.
 
 mulligan keep takes the app to the state of a fork; mulligan drop removes a fork.
 
-In a pipe, a line for each fork: name, app id, state, address or "-", folder.`
+In a pipe, a line for each fork: name, app id, state, address or "-", folder, the checkpoint
+that it began with, time of its making.`
 
 type forkCmd struct {
 	*cli

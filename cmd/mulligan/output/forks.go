@@ -23,9 +23,9 @@ func (p *Printer) PrintForks(list ipc.ForkList) error {
 		if address == "" {
 			address = "-"
 		}
-		rows = append(rows, []string{p.Text(a.Fork.Name), p.Text(string(a.ID)), p.Text(a.State), p.Text(address), p.Text(a.Workspace)})
+		rows = append(rows, []string{p.Text(a.Fork.Name), p.Text(string(a.ID)), p.Text(a.State), p.Text(address), p.Text(a.Workspace), p.Text(string(a.Fork.Origin)), p.Time(a.CreatedAt)})
 	}
-	p.Table([]string{"FORK", "APP", "STATE", "ADDRESS", "FOLDER"}, rows)
+	p.Table([]string{"FORK", "APP", "STATE", "ADDRESS", "FOLDER", "ORIGIN", "MADE"}, rows)
 	return nil
 }
 
