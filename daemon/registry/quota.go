@@ -7,7 +7,7 @@ import (
 	"mulligan/ipc"
 )
 
-// checkQuota refuses a new app or checkpoint if the owner's quota is used up. It does not refuse safety checkpoints and those
+// checkAppQuota refuses a new app or checkpoint if the owner's quota is used up. It does not refuse safety checkpoints and those
 // of turns, because the retention of an app bounds these.
 func (svc *Service) checkAppQuota(ctx context.Context, who ipc.Caller) error {
 	l := svc.owners.LimitsOf(who)

@@ -222,7 +222,7 @@ func (i *integrity) giveStates(list []layertree.ID) error {
 	})
 }
 
-// hash converts a state to a hash of package snap.
+// hashOf converts a state to a hash of package snap.
 func hashOf(state string) (h snap.Hash) {
 	raw, err := hex.DecodeString(state)
 	if err == nil {

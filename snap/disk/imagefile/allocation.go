@@ -6,17 +6,17 @@ import (
 	"mulligan/errs"
 )
 
-// allocation is what an image holds itself.
+// Allocation describes the ranges that an image stores itself.
 type Allocation struct {
-	List    []Extent // what it has a word on
-	data    []Extent // what of it takes room; the rest reads as zeros
+	List    []Extent // ranges with an entry in its tables
+	data    []Extent // the part of List that occupies space; the rest reads as zeros
 	tables  int      // L2 tables
 	cluster int64    // bytes
 	span    int64    // bytes that one L2 table describes
 	Blocks  int64    // bytes on disk
 }
 
-// mapCache remembers the allocations of frozen images. It is safe for concurrent use.
+// MapCache caches the allocations of frozen images. It is safe for concurrent use.
 type MapCache struct {
 	mu sync.Mutex
 	of map[string]cachedMap // by path
@@ -27,7 +27,7 @@ type cachedMap struct {
 	Allocation
 }
 
-// mapOf reads what the image at path holds, or remembers it.
+// MapOf returns the allocation of the image at path, from the cache if it is there.
 func (c *MapCache) MapOf(path string) (Allocation, error) {
 	st, err := StatOf(path)
 	if err != nil {
@@ -57,10 +57,10 @@ func (c *MapCache) MapOf(path string) (Allocation, error) {
 	return a, nil
 }
 
-// page is the piece of a file that takes room or is a hole, in bytes.
+// page is the unit of allocated space and holes in a file, in bytes.
 const page = 4 << 10
 
-// over is what an image becomes when p, which it rests on, is merged into it.
+// Over returns the allocation of an image after its backing file p was merged into it.
 func (a Allocation) Over(p Allocation) Allocation {
 	m := a
 	brought := without(p.data, a.List)
@@ -71,9 +71,8 @@ func (a Allocation) Over(p Allocation) Allocation {
 	return m
 }
 
-// thin is what the tables of an image take, in bytes, that was copied with holes where the
-// original has zeros, and then had brought written to it: QEMU writes the header and the tables
-// that it changes as whole clusters.
+// thin returns the space in bytes of the tables of an image that was copied with holes for zeros, and to which brought was
+// written afterwards. QEMU writes the header and changed tables as whole clusters.
 func (a Allocation) thin(brought []Extent) int64 {
 	pages := 2 + windows(a.List, a.span*page/a.cluster) // of the two top tables, and the L2 tables
 	pages += int((Total(a.data)/a.cluster)*2/page) + 1  // of the reference counts, 2 bytes each
@@ -84,7 +83,7 @@ func (a Allocation) thin(brought []Extent) int64 {
 	return a.cluster + int64(pages)*page + int64(written)*(a.cluster-page)
 }
 
-// windows counts the windows of size bytes, one behind the other, that extents reach into.
+// windows counts the consecutive windows of size bytes that overlap with an extent.
 func windows(list []Extent, size int64) (n int) {
 	last := int64(-1)
 	for _, e := range list {

@@ -17,7 +17,7 @@ import (
 	"mulligan/errs"
 )
 
-// statOf looks at a file.
+// StatOf returns the stat of a file.
 func StatOf(path string) (Stat, error) {
 	var s unix.Stat_t
 	if err := unix.Stat(path, &s); err != nil {
@@ -26,7 +26,7 @@ func StatOf(path string) (Stat, error) {
 	return Stat{Size: s.Size, MTime: s.Mtim.Nano(), CTime: s.Ctim.Nano(), Inode: s.Ino}, nil
 }
 
-// blocks is how many bytes a file takes on disk; 0 for one that is gone.
+// Blocks returns the bytes that a file occupies on disk; 0 if the file does not exist.
 func Blocks(path string) int64 {
 	var s unix.Stat_t
 	if err := unix.Stat(path, &s); err != nil {
@@ -35,7 +35,7 @@ func Blocks(path string) int64 {
 	return s.Blocks * 512
 }
 
-// hashFile is the BLAKE3 of a file's bytes, in hex.
+// HashFile returns the BLAKE3 hash of a file's contents, in hex.
 func HashFile(ctx context.Context, path string) (string, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -49,7 +49,7 @@ func HashFile(ctx context.Context, path string) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// reader reads until ctx ends.
+// reader is a reader that returns an error when ctx has ended.
 type reader struct {
 	ctx context.Context
 	f   *os.File
@@ -67,10 +67,9 @@ func (r reader) Read(p []byte) (int, error) {
 // immutableFlag is FS_IMMUTABLE_FL of linux/fs.h.
 const immutableFlag = 0x10
 
-// setImmutable sets or clears the flag that keeps anybody, root and QEMU
-// included, from opening a file for writing, renaming or unlinking it.
-// Filesystems that don't know it are left alone. A file that is gone is not
-// immutable.
+// SetImmutable sets or clears the immutable flag of a file. With the flag, nobody, root and QEMU included, can open the file
+// for writing, rename or remove it. It does nothing on filesystems without the flag, and if the flag is cleared for a file that
+// does not exist.
 func SetImmutable(path string, on bool) error {
 	f, err := os.Open(path)
 	if errors.Is(err, os.ErrNotExist) && !on {
@@ -82,7 +81,7 @@ func SetImmutable(path string, on bool) error {
 	defer f.Close() // only read
 	flags, err := unix.IoctlGetInt(int(f.Fd()), unix.FS_IOC_GETFLAGS)
 	if err != nil {
-		return nil // no such flags here
+		return nil // the filesystem has no such flags
 	}
 	want := flags | immutableFlag
 	if !on {
@@ -93,7 +92,7 @@ func SetImmutable(path string, on bool) error {
 	}
 	err = unix.IoctlSetPointerInt(int(f.Fd()), unix.FS_IOC_SETFLAGS, want)
 	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOTTY) || (errors.Is(err, unix.EPERM) && on) {
-		return nil // an ordinary user can't: the hashes tell all the same
+		return nil // an ordinary user may not set the flag; the hashes detect changes anyway
 	}
 	if err != nil {
 		return fmt.Errorf("make %s immutable (%t): %w", path, on, err)
@@ -101,7 +100,7 @@ func SetImmutable(path string, on bool) error {
 	return nil
 }
 
-// remove unlinks a file that may be immutable, or gone.
+// Remove removes a file, which may be immutable or missing.
 func Remove(path string) error {
 	if err := SetImmutable(path, false); err != nil {
 		return err
@@ -112,8 +111,7 @@ func Remove(path string) error {
 	return nil
 }
 
-// copyFile copies a file with reflinks where the filesystem has them, and its
-// holes as holes.
+// CopyFile copies a file, with reflinks if the filesystem supports them. Holes stay holes.
 func CopyFile(ctx context.Context, from, to string) error {
 	if err := os.Remove(to); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
@@ -122,7 +120,7 @@ func CopyFile(ctx context.Context, from, to string) error {
 	return err
 }
 
-// chownLike gives a file the owner of another.
+// ChownLike sets the owner of a file to that of another file.
 func ChownLike(path, like string) error {
 	var s unix.Stat_t
 	if err := unix.Stat(like, &s); err != nil {
@@ -134,7 +132,7 @@ func ChownLike(path, like string) error {
 	return nil
 }
 
-// run runs a program and gives what it prints; a failure carries its last line.
+// Run runs a program and returns its output. The error of a failure has the last line of it.
 func Run(ctx context.Context, name string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, name, args...)
 	var out, problem bytes.Buffer
@@ -153,7 +151,7 @@ func Run(ctx context.Context, name string, args ...string) (string, error) {
 	return out.String(), nil
 }
 
-// freeBytes is how much room a folder's filesystem has for us.
+// FreeBytes returns the free space of a folder's filesystem, in bytes.
 func FreeBytes(dir string) (int64, error) {
 	var s unix.Statfs_t
 	if err := unix.Statfs(dir, &s); err != nil {
@@ -162,12 +160,11 @@ func FreeBytes(dir string) (int64, error) {
 	return int64(s.Bavail) * s.Bsize, nil
 }
 
-// qemuWriteByte is the byte of an image that QEMU holds locked while it may
-// write to it: RAID_PERM_BASE (100) plus the bit of BLK_PERM_WRITE, in QEMU's
-// block/file-posix.c.
+// qemuWriteByte is the offset of the byte of an image that QEMU locks while it may write to the image: RAID_PERM_BASE (100)
+// plus the bit of BLK_PERM_WRITE, in QEMU's block/file-posix.c.
 const qemuWriteByte = 101
 
-// hasWriter asks the kernel whether some process writes to the image.
+// HasWriter reports whether a process has locked the image for writing, according to the kernel.
 func HasWriter(path string) (bool, error) {
 	f, err := os.Open(path)
 	if errors.Is(err, os.ErrNotExist) {
@@ -189,19 +186,19 @@ func HashBytes(data []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// stat tells whether a file may have changed.
+// Stat has the fields that show whether a file may have changed.
 type Stat struct {
 	Size, MTime, CTime int64
 	Inode              uint64
 }
 
-// exists reports whether a path is there, as far as one can see.
+// Exists reports whether a path exists. It returns false if that cannot be determined.
 func Exists(path string) bool {
 	_, err := os.Lstat(path)
 	return err == nil
 }
 
-// imageSize is the size of the disk that the image at path holds, in bytes.
+// ImageSize returns the size of the disk in the image at path, in bytes.
 func ImageSize(path string) (int64, error) {
 	img, f, err := OpenImage(path)
 	if err != nil {
@@ -210,8 +207,8 @@ func ImageSize(path string) (int64, error) {
 	return img.Size, f.Close()
 }
 
-// Rebase puts the image at path on another, parent, or on none, and leaves what is read
-// from it as it was.
+// Rebase changes the backing file of the image at path to parent, or removes it if parent is "". The data that are read from
+// the image stay the same.
 func Rebase(ctx context.Context, path, parent string) error {
 	args := []string{"rebase", "-f", "qcow2", "-b", parent}
 	if parent != "" {
@@ -221,7 +218,7 @@ func Rebase(ctx context.Context, path, parent string) error {
 	return err
 }
 
-// HashOrNone is the hash of the file at path, or "" where there is none. An empty path is of no file.
+// HashOrNone returns the hash of the file at path, or "" if there is no file or path is "".
 func HashOrNone(path string) (string, error) {
 	if path == "" {
 		return "", nil
@@ -233,8 +230,8 @@ func HashOrNone(path string) (string, error) {
 	return HashBytes(data), err
 }
 
-// Overwrite makes the file at path what the one at from is. It keeps the inode, and
-// with it owner and mode: the domain is off, and a crash repeats it.
+// Overwrite copies the contents of the file at from into the file at path, which keeps its inode, owner and mode. The domain is
+// off, and after a crash the copy is repeated.
 func Overwrite(path, from string) error {
 	data, err := os.ReadFile(from)
 	if err != nil {

@@ -9,19 +9,19 @@ import (
 	"mulligan/snap"
 )
 
-// meterStep is how many bytes are read between two words about it.
+// meterStep is the number of bytes between two progress reports.
 const meterStep = 64 << 20
 
 type meterKey struct{}
 
-// meter tells how much of what must be read has been.
+// meter reports the progress of reading files.
 type meter struct {
 	read, all, told int64
 	tell            func(words string)
 }
 
-// metered returns a context under which hashFile tells how far it is with files of size bytes in
-// all, and says so at once where there is anything to read.
+// Metered returns a context in which HashFile reports its progress with files of size bytes in total. The first report is made
+// at once, unless size is 0.
 func Metered(ctx context.Context, size int64) context.Context {
 	if size == 0 {
 		return ctx
@@ -36,7 +36,7 @@ func (m *meter) say() {
 	m.tell(fmt.Sprintf("disks read for the first time: %s of %s", humanize.IBytes(uint64(m.read)), humanize.IBytes(uint64(m.all))))
 }
 
-// measure notes that n bytes were read, where somebody counts.
+// measure records that n bytes were read, if the context has a meter.
 func measure(ctx context.Context, n int) {
 	m, ok := ctx.Value(meterKey{}).(*meter)
 	if !ok {

@@ -11,10 +11,10 @@ import (
 	"mulligan/errs"
 )
 
-// CreateOverlay makes an empty image of a disk of size bytes that rests on backing, durably, and checks
-// it. give makes the file its later owner's.
+// CreateOverlay durably creates an empty image with the backing file backing, for a disk of size bytes, and checks it. give
+// sets the owner of the file.
 func CreateOverlay(ctx context.Context, path, backing string, size int64, give func(path string) error) error {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600) // never over something
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600) // never overwrites a file
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,5 @@
-// Package imagefile reads and writes the files of a domain's disks: qcow2 headers and what an image
-// holds itself, hashes, copies, the immutable flag, locks of writers, and calls of qemu-img. It knows
-// of no layers.
+// Package imagefile reads and writes the files of a domain's disks: qcow2 headers and allocation tables, hashes, copies, the
+// immutable flag, locks of writers, and calls of qemu-img. It does not know layers.
 package imagefile
 
 import (
@@ -24,13 +23,13 @@ const (
 	maxTable        = 32 << 20 // QEMU's own limit for an L1 table, in bytes
 )
 
-// image is what the header of a qcow2 file says.
+// Image has the fields of a qcow2 header.
 type Image struct {
-	Size       int64 // of the disk that the guest sees, in bytes
+	Size       int64 // size of the guest's disk, in bytes
 	Cluster    int64 // bytes
 	Backing    string
 	BackingFmt string
-	Snapshots  int // internal ones
+	Snapshots  int // number of internal snapshots
 	Encrypted  bool
 	External   bool // guest data is in another file
 	Corrupt    bool
@@ -40,7 +39,7 @@ type Image struct {
 	L1At   int64
 }
 
-// errNotQcow2 is for a file that no header of a qcow2 image begins.
+// ErrNotQcow2 is the error for a file that does not begin with a qcow2 header.
 var ErrNotQcow2 = errors.New("not a qcow2 image")
 
 // readImage reads the header of a qcow2 file.
@@ -111,7 +110,7 @@ func (img *Image) readBacking(r io.ReaderAt, at, length, extensions int64) error
 	return nil
 }
 
-// readTable reads a table of 64-bit words.
+// ReadTable reads a table of 64-bit words.
 func ReadTable(r io.ReaderAt, at, bytes int64) ([]uint64, error) {
 	raw := make([]byte, bytes)
 	if _, err := r.ReadAt(raw, at); err != nil {
@@ -124,8 +123,8 @@ func ReadTable(r io.ReaderAt, at, bytes int64) ([]uint64, error) {
 	return words, nil
 }
 
-// empty reports whether nothing was ever written through the image: it has no
-// L2 table. QEMU writes L1 entries at once, so this holds for one in use too.
+// Empty reports whether nothing was ever written to the image: it has no L2 table. QEMU writes L1 entries at once, so this is
+// also true for an image in use.
 func (img *Image) Empty(r io.ReaderAt) (bool, error) {
 	l1, err := ReadTable(r, img.L1At, img.L1Size*8)
 	if err != nil {
@@ -139,11 +138,11 @@ func (img *Image) Empty(r io.ReaderAt) (bool, error) {
 	return true, nil
 }
 
-// extent is a range of bytes of the guest's disk.
+// Extent is a range of bytes of the guest's disk.
 type Extent struct{ from, to int64 }
 
-// allocated lists what the image itself says of the guest's disk, in order: the
-// clusters that it has a word on, and those of them that hold data.
+// allocated lists the clusters with an entry in the image's own tables, and those of them with data, in the order of the
+// guest's disk.
 func (img *Image) allocated(r io.ReaderAt) (list, data []Extent, tables int, err error) {
 	l1, err := ReadTable(r, img.L1At, img.L1Size*8)
 	if err != nil {
@@ -194,7 +193,7 @@ func Total(list []Extent) (n int64) {
 	return n
 }
 
-// union merges two ordered lists.
+// Union merges two sorted lists of extents.
 func Union(a, b []Extent) (out []Extent) {
 	for len(a) > 0 || len(b) > 0 {
 		if len(b) == 0 || len(a) > 0 && a[0].from <= b[0].from {
@@ -228,7 +227,7 @@ func without(a, b []Extent) (out []Extent) {
 	return out
 }
 
-// openImage reads the header of the image at path.
+// OpenImage opens the image at path and reads its header.
 func OpenImage(path string) (Image, *os.File, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -241,7 +240,7 @@ func OpenImage(path string) (Image, *os.File, error) {
 	return img, f, nil
 }
 
-// emptyImage reports whether nothing was written to the overlay at path.
+// EmptyImage reports whether nothing was written to the overlay at path.
 func EmptyImage(path string) (bool, error) {
 	img, f, err := OpenImage(path)
 	if err != nil {

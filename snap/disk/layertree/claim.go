@@ -5,14 +5,14 @@ import (
 	"path/filepath"
 )
 
-// Claim is which images on the host belong to a domain's disks.
+// Claim is the set of images on the host that belong to a domain's disks.
 type Claim struct {
 	Domain string
-	Own    []string // the present disks and the layers below: nobody else may write to them, or build on them
-	Under  []string // images of others that those rest on: several domains may share them
+	Own    []string // the present disks and the layers below: no other domain may write to them, or use them as backing files
+	Under  []string // backing files that others made: several domains may share them
 }
 
-// ClaimOf is the claim of what the tree occupies.
+// ClaimOf returns the claim of all images in the tree.
 func ClaimOf(t *Tree) *Claim {
 	c := &Claim{Domain: t.Domain}
 	for _, l := range t.Layers {
@@ -28,8 +28,8 @@ func ClaimOf(t *Tree) *Claim {
 	return c
 }
 
-// Clash names an image that c and o cannot both have; "" if there is none. Images are
-// compared by what they are, and not by name.
+// Clash returns the path of an image that c and o cannot both have; "" means none. Images are compared by device and inode, not
+// by name.
 func (c Claim) Clash(o Claim) string {
 	for _, two := range [][2][]string{{c.Own, o.Own}, {c.Own, o.Under}, {c.Under, o.Own}} {
 		if path := common(two[0], two[1]); path != "" {

@@ -8,7 +8,7 @@ import (
 	"mulligan/snap/disk/imagefile"
 )
 
-// Foundation lists the images below a disk's own: others may use them too.
+// Foundation lists the backing files of a disk's original image, which other domains may share.
 func Foundation(op, dev, path string) (list []*File, err error) {
 	format := "qcow2"
 	for depth := 0; format == "qcow2"; depth++ {
@@ -47,7 +47,7 @@ func Foundation(op, dev, path string) (list []*File, err error) {
 	return list, nil
 }
 
-// usable refuses images with what overlays cannot carry.
+// usable returns an error for an image with features that overlays do not support.
 func usable(op, dev, path string, img imagefile.Image) error {
 	switch {
 	case img.Snapshots > 0:

@@ -6,12 +6,12 @@ import (
 	"mulligan/snap/disk/imagefile"
 )
 
-// ledger works out what collection would free, on a tree of its own.
+// Ledger computes the space that Maintain would free, on its own copy of the tree.
 type Ledger struct {
 	Tree    *Tree
-	Owned   func(path string) bool // whether the file at path is one that the driver made
-	Foreign func(*Layer) bool      // whether an image of the layer is not the driver's
-	Depth   int                    // how many images may lie upon each other
+	Owned   func(path string) bool // reports whether the driver made the file at path
+	Foreign func(*Layer) bool      // reports whether an image of the layer was not made by the driver
+	Depth   int                    // the length of a backing chain above which images are merged
 	Known   *imagefile.MapCache
 	Maps    map[string]imagefile.Allocation // of merged images, by path
 	Freed   int64
@@ -24,7 +24,7 @@ func (l *Ledger) mapOf(f *File) (imagefile.Allocation, error) {
 	return l.Known.MapOf(f.Path)
 }
 
-// Maintain does to the tree in memory what Driver.Maintain would do to the disks, and adds up the bytes that it would free.
+// Maintain changes the tree in memory as Driver.Maintain would change the disks, and adds up the bytes that this would free.
 func (l *Ledger) Maintain() error {
 	for {
 		for _, gone := range l.Tree.Prune() {
@@ -49,8 +49,7 @@ func (l *Ledger) Maintain() error {
 	}
 }
 
-// next finds a merge that is worth it, notes what the images become, and gives
-// the bytes that it frees.
+// Next applies the next worthwhile merge to the tree and the allocations, and returns the bytes that it frees.
 func (l *Ledger) Next() (*Job, int64, error) {
 	for _, j := range l.Tree.merges(l.Foreign) {
 		gain, cost, err := l.weigh(j)
@@ -65,7 +64,7 @@ func (l *Ledger) Next() (*Job, int64, error) {
 	return nil, 0, nil
 }
 
-// weigh gives what a merge frees and what it has to write, in bytes.
+// weigh returns the bytes that a merge frees and the bytes that it writes.
 func (l *Ledger) weigh(j Job) (gain, cost int64, err error) {
 	linked := l.Tree.Linked(j)
 	for dev, f := range l.Tree.Layers[j.From].Files {
@@ -104,6 +103,6 @@ func (l *Ledger) apply(j Job) error {
 	return nil
 }
 
-// worthwhile: small merges always are; large ones when they free an eighth of
-// what they write.
+// worthwhile reports whether a merge should be done: a small one always, a large one if it frees an eighth of the bytes that it
+// writes.
 func worthwhile(gain, cost int64) bool { return cost <= 64<<20 || gain*8 >= cost }

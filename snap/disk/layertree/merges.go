@@ -5,13 +5,12 @@ import (
 	"slices"
 )
 
-// job is one merge: what only from holds goes into the layer above it, which
-// then rests on parent. Without a from the layers in between stay, for others.
+// Job is a merge: the contents that only the layer from has are written into the layer above it, whose parent becomes parent.
+// Without from, the layers in between stay, because others need them.
 type Job struct{ From, Into, Parent ID }
 
-// merges lists the layers that nobody names and that could go into the one
-// layer that rests on each. What is not frozen is never touched; nor are the
-// images that the domain came with.
+// merges lists the layers that nothing names and that have exactly one layer above, into which they can be merged. Layers that
+// are not frozen and the domain's original images are never merged.
 func (t *Tree) merges(foreign func(*Layer) bool) (list []Job) {
 	named := t.named()
 	for id, l := range t.Layers {
@@ -27,8 +26,8 @@ func (t *Tree) merges(foreign func(*Layer) bool) (list []Job) {
 	return list
 }
 
-// linked lists the disks whose images in j.into rest on those of j.from, or, without
-// one, of its present parent: what a merge is about.
+// Linked lists the disks that the merge concerns: those whose images in j.into have a backing file in j.from, or, without from,
+// in the present parent.
 func (t *Tree) Linked(j Job) (list []string) {
 	into := t.Layers[j.Into]
 	from := t.Layers[cmp.Or(j.From, into.Parent)]
@@ -40,7 +39,7 @@ func (t *Tree) Linked(j Job) (list []string) {
 	return list
 }
 
-// under is the image that a disk's image rests on once j is done.
+// Under returns the backing file of a disk's image after j.
 func (t *Tree) Under(j Job, dev string) string {
 	if j.From == "" {
 		return t.Layers[j.Parent].Files[dev].Path
@@ -49,8 +48,8 @@ func (t *Tree) Under(j Job, dev string) string {
 	return path
 }
 
-// put takes from out of the tree, if there is one: into rests on parent then, and where
-// single images of from rested on others, its own do.
+// Put applies the merge to the tree: it removes from, if there is one, and sets the parent of into. Exceptions for single
+// images (Rests) move from from to into.
 func (t *Tree) Put(into, from, parent ID) {
 	l := t.Layers[into]
 	gone := t.Layers[from]
@@ -78,7 +77,7 @@ func cmpID(a, b ID) int {
 	return 0
 }
 
-// depthThrough is the depth of the deepest layer that rests on id.
+// depthThrough returns the depth of the deepest layer above id.
 func (t *Tree) depthThrough(id ID) int {
 	deepest := t.Depth(id)
 	for _, c := range t.children(id) {
@@ -87,8 +86,8 @@ func (t *Tree) depthThrough(id ID) int {
 	return deepest
 }
 
-// shortcut proposes to put the newest frozen layer below the head on one that
-// lies much deeper, where too many images lie upon each other.
+// Shortcut proposes to give the newest frozen layer below the head a parent that is much deeper, if the backing chain is too
+// long.
 func (t *Tree) Shortcut(limit int) *Job {
 	head := t.Layers[t.Head]
 	if head == nil || t.Depth(t.Head) <= limit {
@@ -102,7 +101,7 @@ func (t *Tree) Shortcut(limit int) *Job {
 	for _, id := range chain[1:] {
 		if t.Depth(id) <= max(limit/2, t.Depth(chain[len(chain)-1])) {
 			if t.Layers[into].Parent == id || !t.plain(into, id) {
-				return nil // it is there already, or cannot be put there
+				return nil // it has this parent already, or cannot get it
 			}
 			return &Job{"", into, id}
 		}
@@ -110,8 +109,7 @@ func (t *Tree) Shortcut(limit int) *Job {
 	return nil
 }
 
-// plain reports whether between two layers of a chain every image rests on its layer's
-// parent's.
+// plain reports whether every image of the layers between two layers of a chain has its backing file in the layer's parent.
 func (t *Tree) plain(from, to ID) bool {
 	for id := from; id != to; id = t.Layers[id].Parent {
 		l := t.Layers[id]
@@ -130,7 +128,7 @@ func (t *Tree) SortedLayers() (list []ID) {
 	return list
 }
 
-// fits reports whether a merge that was prepared without the lock is still right.
+// Fits reports whether a merge that was prepared without the lock is still valid.
 func (t *Tree) Fits(j Job) bool {
 	into := t.Layers[j.Into]
 	if t.Intent != nil || into == nil || t.Layers[j.Parent] == nil {
@@ -142,8 +140,8 @@ func (t *Tree) Fits(j Job) bool {
 	return into.Parent == j.From && !t.named()[j.From] && len(t.children(j.From)) == 1 && t.Layers[j.From].Parent == j.Parent
 }
 
-// under is what a merged image rests on. An older mulligan did not write that down: its
-// layers had no images that did not rest on their parents'.
+// Under returns the backing file of a merged image. An older mulligan did not record it, because all its images had their
+// backing files in the parent layer.
 func (in *Intent) Under(t *Tree, dev string) string {
 	if path, ok := in.Rests[dev]; ok {
 		return path

@@ -2,19 +2,18 @@ package layertree
 
 import "mulligan/snap"
 
-// phase is how far a switch got. Each is on disk before the work that it names begins.
+// Phase is the progress of a switch. It is on disk before the work that it names begins.
 type Phase string
 
 const (
-	Prepared   Phase = "prepared" // the domain was not touched
+	Prepared   Phase = "prepared" // the domain is unchanged
 	Committing Phase = "committing"
 	Committed  Phase = "committed"
 	Undoing    Phase = "undoing"
 	Undone     Phase = "undone"
 )
 
-// plan is what is kept of a switch: from the head Old, an empty overlay on the
-// base, to New, an empty overlay on the target.
+// Plan is the record of a switch from the head Old, an empty overlay on the base, to New, an empty overlay on the target.
 type Plan struct {
 	Target, Base           snap.SnapshotID
 	TargetLayer, BaseLayer ID
@@ -23,5 +22,5 @@ type Plan struct {
 	Changes                []snap.Change
 	TargetState, BaseState string
 	TargetMemory           *File  `json:",omitempty"`
-	BaseDamage             string `json:",omitempty"` // what is wrong with what the base rests on; BaseState is "" then
+	BaseDamage             string `json:",omitempty"` // the damage in the base's backing chain; BaseState is "" then
 }

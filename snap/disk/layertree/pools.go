@@ -6,19 +6,19 @@ import (
 	"strings"
 )
 
-// Pools says where the driver keeps the files that it makes for one app.
+// Pools determines the folders of the files that the driver makes for an app.
 type Pools struct {
 	App string // the app's id: the name of its folders
 	Dir string // the folder of all apps' pools; "": one beside each disk
 }
 
-// Folder is the folder where a disk's overlays lie.
+// Folder returns the folder of a disk's overlays.
 func (p Pools) Folder(t *Tree, dev string) string {
 	if p.Dir != "" {
 		return filepath.Join(p.Dir, p.App)
 	}
 	dir := ""
-	for _, id := range t.Chain(t.Head) { // the lowest layer that has the disk
+	for _, id := range t.Chain(t.Head) { // ends at the lowest layer that has the disk
 		if f := t.Layers[id].Files[dev]; f != nil {
 			dir = filepath.Dir(f.Path)
 		}
@@ -30,13 +30,13 @@ func (p Pools) Folder(t *Tree, dev string) string {
 	return filepath.Join(dir, own)
 }
 
-// Owns reports whether the file at path is one that the driver made.
+// Owns reports whether the driver made the file at path.
 func (p Pools) Owns(path string) bool { return Ours(filepath.Base(path)) && p.Holds(path) }
 
-// Holds reports whether a file lies in a folder of the app's layers.
+// Holds reports whether a file is in a folder of the app's layers.
 func (p Pools) Holds(path string) bool { return filepath.Base(filepath.Dir(path)) == p.App }
 
-// Foreign reports whether an image of the layer is not the driver's.
+// Foreign reports whether an image of the layer was not made by the driver.
 func (p Pools) Foreign(l *Layer) bool {
 	for _, f := range l.Files {
 		if !p.Owns(f.Path) {
@@ -46,8 +46,8 @@ func (p Pools) Foreign(l *Layer) bool {
 	return false
 }
 
-// Places lists the images of all layers, and the folders that drivers keep layers in. Beside the
-// images that is the folder of all apps' pools: it is made with the first capture.
+// Places lists the images of all layers, and the folders in which drivers keep layers. For layers beside the images, that is
+// the folder of all apps' pools, which the first capture creates.
 func (p Pools) Places(t *Tree) (list []string) {
 	for _, l := range t.Layers {
 		for _, f := range l.All() {
@@ -65,7 +65,7 @@ func (p Pools) Places(t *Tree) (list []string) {
 	return slices.Compact(list)
 }
 
-// Ours reports whether a file's name is of a kind that the driver makes.
+// Ours reports whether a file has a name of the form that the driver uses.
 func Ours(name string) bool {
 	for _, pattern := range []string{"L??????-*.qcow2", "L??????-*.qcow2.merge-*", "L??????-*.nvram", "L??????-*.nvram.tmp", "L??????-*.nvram.new", "*.memory"} {
 		if ok, _ := filepath.Match(pattern, name); ok {

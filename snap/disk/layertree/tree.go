@@ -1,6 +1,6 @@
-// Package layertree is the record of a domain's layers as the disk driver keeps it in tree.json: which
-// images make a layer, what each rests on, which snapshots and restores name it, which layers
-// may be merged or dropped, and which files on the host belong to it. It changes no image.
+// Package layertree is the record of a domain's layers, which the disk driver keeps in tree.json: the images of each layer with
+// their backing files, the snapshots and restores that name a layer, the layers that may be merged or removed, and the files on
+// the host that belong to the tree. It changes no image.
 package layertree
 
 import (
@@ -16,61 +16,60 @@ import (
 	"mulligan/snap/disk/imagefile"
 )
 
-// layerID names a layer: "L" and a number that is never used again.
+// ID names a layer: "L" and a number that is never used again.
 type ID string
 
-// tree is all that the driver knows, kept in one file.
+// Tree is the driver's whole record of a domain, in one file.
 type Tree struct {
 	Version   int
-	Domain    string // its name, for people; UUID is what counts
+	Domain    string // its name, for people; the UUID identifies it
 	UUID      string
 	Disks     []string // target devices, in order
 	Seq       int
-	Head      ID // what the domain writes to
+	Head      ID // the layer that the domain writes to
 	Layers    map[ID]*Layer
 	Snapshots map[snap.SnapshotID]*Snapshot
 	Switches  map[snap.RestoreID]*Plan
 	Intent    *Intent  `json:",omitempty"`
-	Thaw      bool     `json:",omitempty"` // the guest may be frozen, and must not stay so
-	Suspect   bool     `json:",omitempty"` // a live switch was cut short: QEMU may have images open that libvirt does not know of
+	Thaw      bool     `json:",omitempty"` // the guest may be frozen, and must be thawed
+	Suspect   bool     `json:",omitempty"` // a live switch was interrupted: QEMU may have images open that libvirt does not know
 	Resume    *Resume  `json:",omitempty"`
 	Out       []Out    `json:",omitempty"` // images of disks that were detached
 	Ran       bool     `json:",omitempty"` // the domain was seen running since its head was made
 	Paused    bool     `json:",omitempty"` // it was paused when it was stopped, and is started paused
-	News      []string `json:",omitempty"` // sentences that the next snapshot tells
+	News      []string `json:",omitempty"` // messages for the next snapshot
 }
 
-// out is the driver's image that a disk had when it was detached from the domain. It is
-// not touched any more: whoever detached it may use it elsewhere.
+// Out is the driver's image of a disk that was detached from the domain. The driver does not change it any more, because it may
+// be in use elsewhere.
 type Out struct{ Path, Rests string }
 
-// layer is one image per disk: what was written between two moments. Once
-// frozen it never changes in content; what is below it may be merged into it.
+// Layer has one image per disk, with the data that were written between two moments. The data that a guest reads from a frozen
+// layer never change, but layers below may be merged into it.
 type Layer struct {
 	Parent ID                 `json:",omitempty"`
 	Files  map[string]*File   // by target device
-	Below  map[string][]*File `json:",omitempty"` // images of others that the layer's own rest on, nearest first
-	// Rests is what single images rest on where that is not the parent's image of the
-	// same disk: the backing file as the image's header has it, "" for none.
+	Below  map[string][]*File `json:",omitempty"` // backing files that others made, nearest first
+	// Rests has the backing files of single images that are not the parent's image of the same disk, as in the image's header; ""
+	// means no backing file.
 	Rests  map[string]string `json:",omitempty"`
-	NVRAM  *File             `json:",omitempty"` // a copy, made as the layer froze
+	NVRAM  *File             `json:",omitempty"` // a copy, made when the layer was frozen
 	Frozen bool
-	// Torn: it froze while the guest's filesystems were not known to be still. A guest
-	// finds it as after a power cut.
+	// Torn is set if the guest's filesystems may not have been frozen when the layer was frozen. For a guest, the layer is as
+	// after a power cut.
 	Torn  bool   `json:",omitempty"`
-	State string `json:",omitempty"` // digest of what a guest reads from here down, see seal
-	// Raw: its images could not be read, and are kept as the bytes that lay there. What
-	// they were meant to rest on stays, and is not looked at.
+	State string `json:",omitempty"` // digest of the data that a guest reads from the layer
+	// Raw is set if the layer's images could not be read. Their bytes are kept, and their backing files stay, but are not checked.
 	Raw bool `json:",omitempty"`
 }
 
-// file is a file whose content is known.
+// File is a file with its hash.
 type File struct {
 	Path   string
-	Format string `json:",omitempty"` // of an image of others: qcow2 or raw
+	Format string `json:",omitempty"` // of an image that others made: qcow2 or raw
 	Stat   imagefile.Stat
 	Hash   string `json:",omitempty"` // BLAKE3 in hex; "" until it was computed
-	Absent bool   `json:",omitempty"` // of a raw layer: nothing lay there
+	Absent bool   `json:",omitempty"` // of a raw layer: the file did not exist
 }
 
 type Snapshot struct {
@@ -80,29 +79,27 @@ type Snapshot struct {
 	Memory   *File `json:",omitempty"` // the guest's memory, for a restore without a boot
 }
 
-// intent is a change of the tree that has begun.
+// Intent is the record of a change of the tree that has begun.
 type Intent struct {
 	Op       string // capture, merge, flatten
 	Old, New ID
 	Running  bool `json:",omitempty"`
-	// Of a merge: Old is merged into New ("": New is only put on another parent),
-	// whose parent becomes Parent, and whose files become Files.
-	// They lie beside those of the same name, with Suffix.
+	// In a merge, Old is merged into New, whose parent becomes Parent, and whose files become Files. If Old is "", New only gets
+	// another parent. The new files are beside the old ones, with Suffix after the name.
 	Parent ID                `json:",omitempty"`
 	Files  map[string]*File  `json:",omitempty"`
 	Suffix string            `json:",omitempty"`
-	Rests  map[string]string `json:",omitempty"` // what those files rest on; of flatten, the images that the disks become
-	Kept   []string          `json:",omitempty"` // of flatten: other files that stay
-	Memory string            `json:",omitempty"` // of a capture: the file being written
-	Raw    bool              `json:",omitempty"` // of a capture: what Old holds cannot be read
+	Rests  map[string]string `json:",omitempty"` // the backing files of Files; in a flatten, the images that the disks get
+	Kept   []string          `json:",omitempty"` // in a flatten: other files that stay
+	Memory string            `json:",omitempty"` // in a capture: the memory file that is being written
+	Raw    bool              `json:",omitempty"` // in a capture: the images of Old cannot be read
 }
 
-// resume says that starting the domain means to go on from a memory image, as
-// long as nothing was written to Layer.
+// Resume records that the next start of the domain resumes it from a memory image, unless something was written to Layer.
 type Resume struct {
 	Layer  ID
 	Memory File
-	Reopen bool `json:",omitempty"` // the driver itself is in the middle of reopening the images
+	Reopen bool `json:",omitempty"` // the driver is reopening the images
 }
 
 func (t *Tree) Clone() (*Tree, error) {
@@ -114,10 +111,10 @@ func (t *Tree) Clone() (*Tree, error) {
 	return c, json.Unmarshal(data, c)
 }
 
-// devices lists a layer's disks, in order.
+// Devices lists a layer's disks in order.
 func (l *Layer) Devices() []string { return slices.Sorted(maps.Keys(l.Files)) }
 
-// chain lists the layers from id down to the root.
+// Chain lists the layers from id down to the root.
 func (t *Tree) Chain(id ID) (list []ID) {
 	for id != "" && t.Layers[id] != nil && len(list) <= len(t.Layers) {
 		list = append(list, id)
@@ -126,14 +123,14 @@ func (t *Tree) Chain(id ID) (list []ID) {
 	return list
 }
 
-// link is a layer's image of one disk.
+// link is a layer's image of a disk.
 type link struct {
 	Of  *Layer
 	Dev string
 }
 
-// images lists a layer's image of a disk and all that it rests on, down to those of others,
-// or to one that cannot be read.
+// Images lists a layer's image of a disk and its backing chain, down to the images that others made, or to one that cannot be
+// read.
 func (t *Tree) Images(id ID, dev string) (list []link) {
 	l := t.Layers[id]
 	for l != nil && l.Files[dev] != nil && len(list) <= len(t.Layers) {
@@ -148,7 +145,7 @@ func (t *Tree) Images(id ID, dev string) (list []link) {
 		}
 		l = t.Layers[t.Owner(path)]
 		for name, f := range l.ImageFiles() {
-			if f.Path == path { // the disk had another name then
+			if f.Path == path { // the disk had another name at that time
 				dev = name
 			}
 		}
@@ -156,7 +153,7 @@ func (t *Tree) Images(id ID, dev string) (list []link) {
 	return list
 }
 
-// imageFiles is the layer's, if there is a layer.
+// ImageFiles returns the files of the layer id, or nil if there is no such layer.
 func (l *Layer) ImageFiles() map[string]*File {
 	if l == nil {
 		return nil
@@ -164,7 +161,7 @@ func (l *Layer) ImageFiles() map[string]*File {
 	return l.Files
 }
 
-// depth is how many images a reader of the layer has to open, at most.
+// Depth returns the length of the longest backing chain of the layer.
 func (t *Tree) Depth(id ID) (most int) {
 	for dev := range t.Layers[id].ImageFiles() {
 		list := t.Images(id, dev)
@@ -174,8 +171,7 @@ func (t *Tree) Depth(id ID) (most int) {
 	return most
 }
 
-// closure lists the layers that a layer's images rest on, and itself. A layer comes before
-// those that rest on it.
+// Closure lists a layer and the layers of its images' backing chains. A layer comes before the layers above it.
 func (t *Tree) Closure(id ID) (list []ID) {
 	seen := map[ID]bool{}
 	var visit func(id ID)
@@ -207,8 +203,7 @@ func (t *Tree) children(id ID) (list []ID) {
 	return list
 }
 
-// backing is the image that a layer's image of a disk rests on, "" for none. It is not known
-// of images that others made.
+// Backing returns the backing file of a layer's image of a disk; "" means none. It is not known for images that others made.
 func (t *Tree) Backing(l *Layer, dev string) (path string, known bool) {
 	if path, ok := l.Rests[dev]; ok {
 		return path, true
@@ -219,7 +214,7 @@ func (t *Tree) Backing(l *Layer, dev string) (path string, known bool) {
 	return "", false
 }
 
-// owner finds the layer that has the image at path; "" if there is none.
+// Owner returns the layer that has the image at path; "" means none.
 func (t *Tree) Owner(path string) ID {
 	for id, l := range t.Layers {
 		for _, f := range l.Files {
@@ -231,8 +226,8 @@ func (t *Tree) Owner(path string) ID {
 	return ""
 }
 
-// named lists the layers that must stay as they are: snapshots' layers, heads,
-// what switches go between, and what images rest on that are not on their parents'.
+// named lists the layers that must not be merged: layers of snapshots, heads, the base and target of switches, and layers with
+// the backing files of images whose backing file is not in their parent.
 func (t *Tree) named() map[ID]bool {
 	named := map[ID]bool{t.Head: true}
 	for _, l := range t.Layers {
@@ -260,7 +255,7 @@ func (t *Tree) named() map[ID]bool {
 	return named
 }
 
-// paths is the layer's files, by target device.
+// Paths returns the paths of the layer's files, by target device.
 func (l *Layer) Paths() map[string]string {
 	m := map[string]string{}
 	for dev, f := range l.Files {
@@ -269,7 +264,7 @@ func (l *Layer) Paths() map[string]string {
 	return m
 }
 
-// holder finds the layer whose files these are; "" if there is none.
+// Holder returns the layer with these files; "" means none.
 func (t *Tree) Holder(sources map[string]string) ID {
 	for id, l := range t.Layers {
 		if SamePaths(l.Paths(), sources, t.Disks) {
@@ -288,7 +283,7 @@ func SamePaths(a, b map[string]string, devs []string) bool {
 	return true
 }
 
-// prune takes out of the tree the layers that nothing names and nothing rests on.
+// Prune removes the layers that nothing names and that have no layer above.
 func (t *Tree) Prune() (gone []*Layer) {
 	for again := true; again; {
 		again = false
@@ -305,7 +300,7 @@ func (t *Tree) Prune() (gone []*Layer) {
 	return gone
 }
 
-// keepRaw makes of a layer that froze a raw one; stats are of the files that are there.
+// KeepRaw marks a frozen layer as raw. stats are of its files that exist.
 func (l *Layer) KeepRaw(stats map[string]imagefile.Stat) {
 	l.Raw, l.Below = true, nil
 	for dev, f := range l.Files {
@@ -315,16 +310,16 @@ func (l *Layer) KeepRaw(stats map[string]imagefile.Stat) {
 	}
 }
 
-// rests reports whether a layer is an overlay on a raw one.
+// Rests reports whether a layer is an overlay on a raw layer.
 func (t *Tree) Rests(l *Layer) bool {
 	p := t.Layers[l.Parent]
 	return p != nil && p.Raw
 }
 
-// absent is the hash of a file that is not there.
+// absent stands for the hash of a file that does not exist.
 const absent = "absent"
 
-// all is every file of the layer.
+// All lists all files of the layer.
 func (l *Layer) All() (list []*File) {
 	for _, f := range l.Files {
 		list = append(list, f)
@@ -338,9 +333,8 @@ func (l *Layer) All() (list []*File) {
 	return list
 }
 
-// state is a layer's digest: of its own files and, through its parent's, of all
-// below. It is computed once. What merging does to the files later does not
-// change what a guest reads, and so not the state.
+// Digest returns a layer's digest, over its own files and, by its parent's digest, over all layers below. It is computed once.
+// A later merge changes the files but not the data that a guest reads, so the digest stays.
 func (t *Tree) Digest(l *Layer) string {
 	h := blake3.New()
 	put := func(s string) {
@@ -372,8 +366,7 @@ func (l *Layer) NVRAMHash() string {
 	return l.NVRAM.Hash
 }
 
-// switching reports whether a restore has begun that must find the disks that it was
-// prepared for.
+// Switching reports whether a restore under way needs the disks for which it was prepared.
 func (t *Tree) Switching() bool {
 	for _, p := range t.Switches {
 		if p.Phase != Prepared && p.Phase != Undone {
@@ -383,12 +376,12 @@ func (t *Tree) Switching() bool {
 	return t.Intent != nil
 }
 
-// Unfinished reports whether the guest may be frozen still.
+// Unfinished reports whether the guest may still be frozen.
 func (t *Tree) Unfinished() bool {
 	return t != nil && (t.Thaw || t.Intent != nil && t.Intent.Running)
 }
 
-// files lists the paths of everything that the tree holds.
+// Files lists the paths of all files in the tree.
 func (t *Tree) Files() (list []string) {
 	for _, l := range t.Layers {
 		for _, f := range l.Files {

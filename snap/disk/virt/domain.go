@@ -15,27 +15,27 @@ import (
 	"mulligan/errs"
 )
 
-// survey is what of a domain's definition concerns the driver.
+// Survey has the parts of a domain's definition that the driver needs.
 type Survey struct {
 	Disks    []string          // target devices that are captured, in order
-	Sources  map[string]string // their images
-	Left     []string          // target devices that are left alone
+	Sources  map[string]string // paths of their images
+	Left     []string          // target devices that are not captured
 	NVRAM    string            // path; "": none
 	Agent    bool              // there is a channel for the guest agent
-	Awake    bool              // and somebody listens in the guest (live definitions only)
-	Deep     int               // most images that a disk has open below its own (live definitions only)
+	Awake    bool              // the agent in the guest has opened the channel (live definitions only)
+	Deep     int               // length of the longest open backing chain of a disk (live definitions only)
 	Warnings []string
 }
 
-// others lists the definition's disks that are not among those that are captured.
+// Others lists the definition's disks that are not captured.
 func (s Survey) Others(captured []string) []string {
 	return slices.DeleteFunc(slices.Concat(s.Left, s.Disks), func(dev string) bool { return slices.Contains(captured, dev) })
 }
 
-// agentChannel is the name of the port that qemu-ga listens on.
+// agentChannel is the name of the channel that qemu-ga uses.
 const agentChannel = "org.qemu.guest_agent.0"
 
-// inspect reads a definition, and refuses by name what cannot be captured.
+// Inspect reads a definition. It returns an error that names a device that cannot be captured.
 func Inspect(op, text string) (Survey, error) {
 	var dom libvirtxml.Domain
 	if err := dom.Unmarshal(text); err != nil {
@@ -99,7 +99,7 @@ func (s *Survey) disk(op string, d *libvirtxml.DomainDisk) error {
 	}
 	switch {
 	case kind == "cdrom" || kind == "floppy" || d.ReadOnly != nil:
-		s.Left = append(s.Left, dev) // the guest cannot change it
+		s.Left = append(s.Left, dev) // the guest cannot write to it
 		return nil
 	case d.Snapshot == "no":
 		s.Left = append(s.Left, dev)
@@ -148,8 +148,8 @@ func sourceKind(src *libvirtxml.DomainDiskSource) string {
 
 var fileAttribute = regexp.MustCompile(`(\sfile=)('[^']*'|"[^"]*")`)
 
-// redirect puts other images under the disks of a definition. It edits the text
-// and leaves every other byte alone: what this program doesn't know stays.
+// Redirect replaces the images of the disks in a definition. It edits the text and keeps every other byte, so elements that
+// this program does not know stay.
 func Redirect(text string, to map[string]string) (string, error) {
 	type span struct {
 		from, to int64
@@ -221,8 +221,7 @@ func Redirect(text string, to map[string]string) (string, error) {
 	return text, nil
 }
 
-// snapshotXML asks for all of the disks to be switched to overlays that are
-// there already, and for nothing else.
+// SnapshotXML returns a request to switch all disks to existing overlays, and to do nothing else.
 func SnapshotXML(disks, left []string, to map[string]string, memory string) string {
 	var b strings.Builder
 	b.WriteString("<domainsnapshot>")

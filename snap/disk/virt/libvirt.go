@@ -17,13 +17,13 @@ import (
 	"mulligan/errs"
 )
 
-// How long libvirt may take to answer. A hung one must not hang the daemon.
+// The times that libvirt may take to answer, so that a libvirt that hangs does not block the daemon.
 const (
 	callLimit = time.Minute
-	longLimit = 15 * time.Minute // what moves a guest's memory
+	longLimit = 15 * time.Minute // for calls that write or read a guest's memory
 )
 
-// within waits for f, but no longer than limit. f then goes on by itself.
+// within waits for f, but no longer than limit. After that, f continues in its own goroutine.
 func within[T any](limit time.Duration, what string, f func() (T, error)) (T, error) {
 	type answer struct {
 		v   T
@@ -50,18 +50,18 @@ func do(limit time.Duration, what string, f func() error) error {
 	return err
 }
 
-// classify gives libvirt's errors a kind.
+// classify gives an error of libvirt a kind.
 func classify(what string, err error) error {
 	var e libvirt.Error
 	if !errors.As(err, &e) {
 		return errs.Wrap(errs.Failed, what, err)
 	}
 	out := errs.New(errs.Failed, what, "libvirt says: %s", strings.ReplaceAll(e.Message, "\n", " "))
-	if e.Domain == libvirt.FROM_RPC { // the connection's own troubles, under any code
+	if e.Domain == libvirt.FROM_RPC { // errors of the connection have any code
 		out.Kind, out.Hint = errs.Unavailable, "see whether libvirtd is running and may be reached"
 		return out
 	}
-	if strings.Contains(strings.ToLower(e.Message), unix.ENOSPC.Error()) { // under any code
+	if strings.Contains(strings.ToLower(e.Message), unix.ENOSPC.Error()) { // such errors have any code
 		out.Hint = "make room, or delete checkpoints: mulligan prune"
 		return out
 	}
@@ -78,7 +78,7 @@ func classify(what string, err error) error {
 
 type connection struct{ c *libvirt.Connect }
 
-// dial connects to a libvirt of this host, and to no other.
+// Dial connects to the libvirt of this host. It returns an error if the URI leads to another host.
 func Dial(uri string) (Hypervisor, error) {
 	const what = "connect to libvirt"
 	if err := LocalURI(uri); err != nil {
@@ -94,15 +94,14 @@ func Dial(uri string) (Hypervisor, error) {
 		return nil, out
 	}
 	if err := isLocal(c); err != nil {
-		_, _ = c.Close() // that it is not wanted is the error
+		_, _ = c.Close() // the refusal is the error that matters
 		return nil, errs.Wrap(errs.Unsupported, what, err)
 	}
 	return &connection{c}, nil
 }
 
-// isLocal refuses a connection that leads to another host, whatever its URI looked like:
-// libvirt's configuration may give any URI another name, and a server may hand on
-// what it is asked to another.
+// isLocal returns an error if a connection leads to another host, whatever its URI was: libvirt's configuration can define
+// aliases of URIs, and a server can forward connections to another host.
 func isLocal(c *libvirt.Connect) error {
 	const what = "ask libvirt which host it runs on"
 	uri, err := within(callLimit, what, c.GetURI)
@@ -185,7 +184,7 @@ func (c *connection) Restore(path, xml string, paused bool) error {
 	})
 }
 
-// domain is a machine of libvirt's.
+// domain implements Machine with libvirt.
 type domain struct {
 	c    *libvirt.Connect
 	d    *libvirt.Domain
@@ -232,8 +231,8 @@ func (d *domain) XML(live bool) (string, error) {
 	return within(callLimit, "read the definition of "+d.what, func() (string, error) { return d.d.GetXMLDesc(flags) })
 }
 
-// SavableXML has the processor as it was defined, and not as QEMU has filled it in: libvirt refuses to
-// save a guest with the latter.
+// SavableXML returns the definition with the processor as it was defined, and not as QEMU has completed it, because libvirt
+// refuses to save a guest with the latter.
 func (d *domain) SavableXML() (string, error) {
 	const flags = libvirt.DOMAIN_XML_SECURE | libvirt.DOMAIN_XML_MIGRATABLE
 	return within(callLimit, "read the definition of "+d.what, func() (string, error) { return d.d.GetXMLDesc(flags) })
@@ -276,9 +275,8 @@ func (d *domain) Snapshot(xml string, diskOnly bool) error {
 	})
 }
 
-// agent calls f with a limit to how long the guest's agent may take. libvirt
-// knows whole seconds only, and cannot say what the limit was before: its
-// default is put back.
+// agent calls f with a limit for the answers of the guest's agent. libvirt has limits in whole seconds and cannot report the
+// former limit, so agent restores libvirt's default afterwards.
 func (d *domain) agent(timeout time.Duration, what string, f func() error) error {
 	seconds := max(1, int((timeout+time.Second-1)/time.Second))
 	return do(timeout+10*time.Second, what, func() error {
@@ -349,8 +347,8 @@ func (d *domain) Save(path, xml string) error {
 	})
 }
 
-// DropNodes speaks to QEMU's monitor: libvirt has no call for it. QEMU refuses
-// to close what a disk uses. A format's node is closed before its file's.
+// DropNodes sends commands to QEMU's monitor, because libvirt has no call for them. QEMU refuses to close a node that a disk
+// uses. The node of a format must be closed before the node of its file.
 func (d *domain) DropNodes(images map[string]string) error {
 	return do(callLimit, "close images of "+d.what+" that are not in use", func() error {
 		text, err := d.d.QemuMonitorCommand(`{"execute":"query-named-block-nodes","arguments":{"flat":true}}`, libvirt.DOMAIN_QEMU_MONITOR_COMMAND_DEFAULT)
@@ -384,8 +382,8 @@ func (d *domain) DropNodes(images map[string]string) error {
 	})
 }
 
-// imageOf is the file that QEMU's name for a node stands for: a path, or
-// "json:" and a description where the node is opened unlike its header says.
+// imageOf returns the file of a node from QEMU's name for it. The name is a path, or "json:" with a description if the node was
+// opened with other options than its header has.
 func imageOf(name string) string {
 	text, described := strings.CutPrefix(name, "json:")
 	if !described {

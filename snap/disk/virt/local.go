@@ -10,8 +10,8 @@ import (
 
 const onlyLocal = `use a libvirt of this host, over its socket: qemu:///system, or qemu:///system?socket=/PATH`
 
-// localURI refuses a URI of libvirt's that names another host, or a way to libvirt that
-// could lead to one: anything but a socket of this host.
+// LocalURI returns an error for a URI that is not a socket of this host: one that names another host, or a transport that could
+// lead to another host.
 func LocalURI(uri string) error {
 	u, err := url.Parse(uri)
 	if err != nil {
@@ -27,8 +27,8 @@ func LocalURI(uri string) error {
 	return nil
 }
 
-// sameHost refuses a libvirt that runs on the host called theirs, unless that is this
-// one: a socket may be forwarded from anywhere. libvirt may know its host by a longer name.
+// SameHost returns an error if theirs, the name of libvirt's host, is not the name of this host, because a socket can be
+// forwarded to another host. The two names may differ in the domain.
 func SameHost(uri, theirs string) error {
 	ours, err := os.Hostname()
 	if err != nil {
@@ -41,7 +41,7 @@ func SameHost(uri, theirs string) error {
 		WithHint("%s; or run mulligand on %s", onlyLocal, theirs)
 }
 
-// firstLabel is a host's name without its domain.
+// FirstLabel returns the name of a host without its domain.
 func FirstLabel(name string) string {
 	label, _, _ := strings.Cut(name, ".")
 	return label

@@ -1,78 +1,76 @@
-// Package virt is the disk driver's access to libvirt: connections and domains as interfaces, libvirt
-// behind them, and what a domain's definition says of its disks. Without cgo it can only say that it
-// reaches no libvirt.
+// Package virt is the disk driver's access to libvirt. It has interfaces for connections and domains, their implementation with
+// libvirt, and functions that read and edit a domain's definition. Without cgo, each connection is an error.
 package virt
 
 import "time"
 
-// hypervisor is what the driver needs of libvirt. Tests put faults in between.
-// Errors are *errs.Error of kind NotFound, Unavailable or Failed.
+// Hypervisor is a connection to libvirt. Tests replace it to inject faults. Errors are *errs.Error of kind NotFound,
+// Unavailable or Failed.
 type Hypervisor interface {
-	// Lookup finds a domain by UUID or, where that is "", by name.
+	// Lookup finds a domain by its UUID, or by its name if uuid is "".
 	Lookup(name, uuid string) (Machine, error)
 	// Define makes xml the persistent definition of the domain that it names.
 	Define(xml string) error
-	// Owner is whom QEMU runs as; ok is false where libvirt does not say.
+	// Owner returns the user that QEMU runs as; ok is false if libvirt does not report it.
 	Owner() (uid, gid int, ok bool)
-	// SavedXML is the definition inside a memory image.
+	// SavedXML returns the definition in a memory image.
 	SavedXML(path string) (string, error)
-	// Restore starts a domain from a memory image, with xml for its definition.
-	// paused: its guest does not run yet.
+	// Restore starts a domain from a memory image, with xml as its definition. If paused is set, the guest does not run yet.
 	Restore(path, xml string, paused bool) error
 	Close() error
 }
 
-// machine is one domain.
+// Machine is a domain.
 type Machine interface {
 	Name() (string, error)
 	UUID() (string, error)
 	Power() (Power, error)
 	Persistent() (bool, error)
-	// XML is the live definition, or the persistent one.
+	// XML returns the live definition, or the persistent one.
 	XML(live bool) (string, error)
-	// SavableXML is the live definition as Save takes it.
+	// SavableXML returns the live definition in the form that Save needs.
 	SavableXML() (string, error)
-	// Foreign names what of libvirt's own makes the domain unfit: snapshots,
-	// checkpoints, a managed save image; "" if nothing does.
+	// Foreign names objects of libvirt because of which the domain cannot be captured: snapshots, checkpoints, a managed save
+	// image. "" means none.
 	Foreign() (string, error)
 	Snapshot(xml string, diskOnly bool) error
 	Freeze(timeout time.Duration) error
 	Thaw(timeout time.Duration) error
 	Capacity(dev string) (int64, error)
-	// Idle reports whether libvirt is through with what takes it long, writing
-	// the guest's memory above all. Of a domain that is off it fails.
+	// Idle reports whether libvirt has finished its long jobs, like writing the guest's memory. It returns an error if the domain
+	// is off.
 	Idle() (bool, error)
-	// Ended says how a domain that is off went off.
+	// Ended reports how a domain that is off was switched off.
 	Ended() (ending, error)
-	// Start boots the domain; paused: its guest does not run yet.
+	// Start boots the domain. If paused is set, the guest does not run yet.
 	Start(paused bool) error
 	Unpause() error
 	Shutdown() error
 	Destroy() error
 	Save(path, xml string) error
-	// DropNodes has QEMU close images that no disk uses: what a libvirtd that
-	// was killed had it open, and the next one does not know of.
+	// DropNodes makes QEMU close images that no disk uses. QEMU opened them for a libvirtd that was killed, and the next libvirtd
+	// does not know them.
 	DropNodes(images map[string]string) error
 	Free()
 }
 
-// power is whether a domain runs.
+// Power is the power state of a domain.
 type Power int
 
 const (
 	Off Power = iota
 	Running
 	Paused
-	Crashed // off, and not by its own will
+	Crashed // off, without a shutdown by the guest
 )
 
-// ending is how a domain went off.
+// ending is the way in which a domain was switched off.
 type ending int
 
 const (
-	EndUnknown  ending = iota // since libvirtd was started it has not run
-	ShutDown                  // the guest went down by itself
-	switchedOff               // somebody switched it off, or its QEMU died
+	EndUnknown  ending = iota // it has not run since libvirtd was started
+	ShutDown                  // the guest shut down by itself
+	switchedOff               // it was switched off from outside, or its QEMU died
 )
 
 func (p Power) Up() bool { return p == Running || p == Paused }

@@ -203,7 +203,7 @@ func setStored(n *manifest.Node) {
 	}
 }
 
-// mounted returns the warnings for mount points, which are not captured.
+// mountWarnings returns the warnings for mount points, which are not captured.
 func mountWarnings(dir string, paths []string) []string {
 	var out []string
 	for _, p := range paths {
