@@ -166,6 +166,29 @@ func TestBisect(t *testing.T) {
 	}
 }
 
+// TestTooManyForks refuses more forks of an app than it may have, before any is made.
+func TestTooManyForks(t *testing.T) {
+	t.Parallel()
+	testkit.Need(t, "root")
+	d := newDaemon(t)
+	config := filepath.Join(d.dir, "mulligand.toml")
+	if err := os.WriteFile(config, []byte("[limits]\nmax_forks = 3\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	d.args = []string{"--user", "--config", config}
+	d.start()
+	history(t, d, 0)
+	d.must("fork", "--app", "shop", "--count", "2")
+	if _, errOut, code := d.mulligan("fork", "--app", "shop", "--count", "2"); code != 5 || !strings.Contains(errOut, "2 forks, and may have 3") {
+		t.Errorf("four forks: %d, %s", code, errOut)
+	}
+	d.must("fork", "--app", "shop")
+	if list := ask[ipc.ForkList](d, "forks", "--app", "shop").Forks; len(list) != 3 {
+		t.Errorf("there are %d forks", len(list))
+	}
+	d.must("drop", "--all", "--app", "shop")
+}
+
 // TestBisectByHealth finds the turn that broke a running app, by its health check.
 func TestBisectByHealth(t *testing.T) {
 	t.Parallel()

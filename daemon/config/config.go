@@ -36,6 +36,7 @@ type Config struct {
 // Limits bound the size of a workspace. A larger one is refused.
 type Limits struct {
 	MaxFiles int64 // number of files and folders
+	MaxForks int   // of an app
 	MaxBytes int64
 }
 
@@ -83,6 +84,7 @@ type rehearse struct {
 
 type limits struct {
 	MaxFiles int64         `toml:"max_files"`
+	MaxForks int           `toml:"max_forks"`
 	MaxBytes tomlfile.Size `toml:"max_bytes"`
 }
 
@@ -90,7 +92,7 @@ type limits struct {
 func defaultFile() file {
 	return file{
 		LogLevel: "info", StopTimeout: "30s", QuietGap: "60s",
-		Limits: limits{MaxFiles: 1_000_000, MaxBytes: tomlfile.Size{Bytes: 100 << 30}},
+		Limits: limits{MaxFiles: 1_000_000, MaxForks: 32, MaxBytes: tomlfile.Size{Bytes: 100 << 30}},
 		Quota:  defaultQuota(), Guests: defaultGuests(),
 		Rehearse: rehearse{MaxBytes: tomlfile.Size{Bytes: 1 << 30}},
 	}
@@ -222,9 +224,12 @@ func (s *settings) setLimits(c *Config) error {
 	if l.MaxFiles <= 0 {
 		return s.fault(value{key: "limits.max_files"}, "max_files must be more than 0").WithHint("the default is 1000000")
 	}
+	if l.MaxForks < 0 {
+		return s.fault(value{key: "limits.max_forks"}, "max_forks must not be negative").WithHint("the default is 32; 0 means no limit")
+	}
 	if l.MaxBytes.Bad || l.MaxBytes.Bytes <= 0 {
 		return s.fault(value{key: "limits.max_bytes"}, "max_bytes must be a size of more than 0").WithHint(`write a size like "100GiB"`)
 	}
-	c.Limits = Limits{MaxFiles: l.MaxFiles, MaxBytes: l.MaxBytes.Bytes}
+	c.Limits = Limits{MaxFiles: l.MaxFiles, MaxForks: l.MaxForks, MaxBytes: l.MaxBytes.Bytes}
 	return nil
 }

@@ -37,7 +37,7 @@ var (
 )
 
 func TestDefaults(t *testing.T) {
-	common := Config{LogLevel: slog.LevelInfo, StopTimeout: 30 * time.Second, QuietGap: time.Minute, Limits: Limits{MaxFiles: 1_000_000, MaxBytes: 100 << 30}, Quota: owners, Guests: guestsOf, RehearseMax: 1 << 30}
+	common := Config{LogLevel: slog.LevelInfo, StopTimeout: 30 * time.Second, QuietGap: time.Minute, Limits: Limits{MaxFiles: 1_000_000, MaxForks: 32, MaxBytes: 100 << 30}, Quota: owners, Guests: guestsOf, RehearseMax: 1 << 30}
 	with := func(user bool, file, apps, state, socket string) Config {
 		c := common
 		c.User, c.File, c.AppsDir, c.StateDir, c.Socket = user, file, apps, state, socket
@@ -86,7 +86,7 @@ func TestPrecedence(t *testing.T) {
 	}
 	want := Config{
 		File: file, AppsDir: filepath.Join(filepath.Dir(file), "apps.d"), StateDir: "/file/state", Socket: "/file/sock",
-		LogLevel: slog.LevelWarn, StopTimeout: 5 * time.Second, QuietGap: 7 * time.Second, Limits: Limits{MaxFiles: 7, MaxBytes: 1024}, Quota: owners, Guests: guestsOf, RehearseMax: 1 << 30,
+		LogLevel: slog.LevelWarn, StopTimeout: 5 * time.Second, QuietGap: 7 * time.Second, Limits: Limits{MaxFiles: 7, MaxForks: 32, MaxBytes: 1024}, Quota: owners, Guests: guestsOf, RehearseMax: 1 << 30,
 	}
 	if d := cmp.Diff(want, c); d != "" {
 		t.Errorf("file: %s", d)
@@ -136,6 +136,7 @@ func TestRefuses(t *testing.T) {
 		{"quiet gap", "quiet_gap = 'a while'", Flags{}, nil, errs.Invalid, ":1: quiet_gap"},
 		{"rehearse", "[rehearse]\nmax_bytes = 'many'", Flags{}, nil, errs.Invalid, ":2: max_bytes is not a size"},
 		{"max files", "[limits]\nmax_files = 0", Flags{}, nil, errs.Invalid, ":2: max_files"},
+		{"max forks", "[limits]\nmax_forks = -1", Flags{}, nil, errs.Invalid, ":2: max_forks"},
 		{"max bytes", "[limits]\nmax_bytes = 'many'", Flags{}, nil, errs.Invalid, ":2: max_bytes"},
 		{"state is root", "", Flags{}, map[string]string{"MULLIGAN_STATE_DIR": "/"}, errs.Invalid, "MULLIGAN_STATE_DIR: / cannot"},
 		{"long socket", "", Flags{Socket: "/" + strings.Repeat("s", 107)}, nil, errs.Invalid, "--socket: socket path"},

@@ -21,6 +21,7 @@ func TestReference(t *testing.T) {
 		"quiet_gap":    {Doc: "after so long without a write, the next one begins a turn of an agent that nobody announced", Type: "time"},
 
 		"limits.max_files": {Doc: "entries of a workspace, folders included"},
+		"limits.max_forks": {Doc: "[forks](../how-to/forks.md) of an app; 0 means no limit"},
 		"limits.max_bytes": {Doc: "what a workspace's files may hold together"},
 
 		"rehearse.max_bytes": {Doc: "databases up to this size, as their servers tell it, are rehearsed; `0` switches rehearsals off"},

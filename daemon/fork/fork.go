@@ -106,6 +106,9 @@ func (s *Service) check(ctx context.Context, parent *app.App, req *ipc.ForkReque
 		return errs.New(errs.Invalid, "", "%.64q is not a name for a fork", req.Name).
 			WithHint("use at most 32 of a to z, 0 to 9 and -, beginning with a letter or digit")
 	}
+	if n, most := s.forksOf(rec.ID), s.opt.MaxForks; most > 0 && n+req.Count > most {
+		return errs.New(errs.Denied, "", "the app has %d forks, and may have %d", n, most).WithHint("drop some: mulligan drop FORK; max_forks in mulligand.toml is the limit")
+	}
 	if rec.Unit != "" {
 		unit := rec.Unit
 		if rec.Fork != nil {
@@ -130,6 +133,16 @@ func (s *Service) check(ctx context.Context, parent *app.App, req *ipc.ForkReque
 		}
 	}
 	return nil
+}
+
+// forksOf counts the forks of an app.
+func (s *Service) forksOf(parent ipc.AppID) (n int) {
+	for _, rec := range s.apps.Records() {
+		if rec.Fork != nil && rec.Fork.Parent == parent {
+			n++
+		}
+	}
+	return n
 }
 
 func validName(s string) bool {

@@ -7,8 +7,7 @@ import (
 	"mulligan/ipc"
 )
 
-// checkAppQuota refuses a new app or checkpoint if the owner's quota is used up. It does not refuse safety checkpoints and those
-// of turns, because the retention of an app bounds these.
+// checkAppQuota refuses a new app, or a fork, if its owner has as many as the owner may have.
 func (svc *Service) checkAppQuota(ctx context.Context, who ipc.Caller) error {
 	l := svc.owners.LimitsOf(who)
 	if l.Apps == 0 {

@@ -17,6 +17,7 @@ type Options struct {
 	Version     string        // shown by status
 	StopTimeout time.Duration // how long a unit may take to stop; default 30 s
 	MaxFiles    int64         // limit of a workspace; 0 is the default of the files driver
+	MaxForks    int           // forks of an app; 0 means no limit
 	MaxBytes    int64
 	Steady      time.Duration // how long a unit without a health check is watched after a rollback; default 1 s
 	QuietGap    time.Duration // after which a write begins a turn that nobody announced; default 60 s

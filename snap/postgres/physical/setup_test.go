@@ -24,7 +24,7 @@ func TestEnableDisable(t *testing.T) {
 		return s.Psql(t, "app", "SELECT name || '=' || setting FROM pg_file_settings WHERE sourcefile LIKE '%auto.conf' ORDER BY 1")
 	}
 	_, err := s.driver.Capture(t.Context(), snap.CaptureRequest{ID: "db-0"})
-	fails(t, "Capture before Enable", err, errs.Conflict, "nothing keeps the log")
+	fails(t, "Capture before Enable", err, errs.Conflict, "keeps the log of the cluster")
 
 	changes, restart, err := s.driver.Enable(t.Context())
 	check(t, err)
