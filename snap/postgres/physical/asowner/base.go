@@ -75,10 +75,10 @@ func (q BaseQuery) find() (id string, err error) {
 		return "", errs.Also(errs.New(errs.Corrupt, "", "base copy %s is gone", b.ID).WithHint("use another checkpoint"), err)
 	}
 	names := q.Size.Names(wal.Path(legs, b.TLI, b.Start, q.LSN))
-	if err := q.Home.present(names); err != nil || q.Conf == nil {
+	if err := q.Home.present(names, q.Size); err != nil || q.Conf == nil {
 		return b.ID, err
 	}
-	return b.ID, q.Home.link(names)
+	return b.ID, q.Home.link(names, q.Size)
 }
 
 // whole returns an error unless the data folder is that of the running server, which continues for a while after its folder is

@@ -93,14 +93,28 @@ func copyDurably(src, dst string, replace bool) (err error) {
 }
 
 // Linked is the suffix of log files in the archive that are hard links to the live server's own files, so that the files
-// outlive its folder. The server reuses a file only after the archive has a copy of it, and copies take precedence over links.
+// outlive its folder. The server reuses a file of its own timeline only after the archive has a copy of it, and copies take
+// precedence over links.
 const Linked = ".live"
 
-// link makes links in the archive to the log files that only the live server has. On a file system without hard links it makes
-// none.
-func (h Home) link(names []string) error {
+// link makes links in the archive to the log files that only the live server has, whose timeline is that of the last name. On a
+// file system without hard links it makes none.
+//
+// The live server's files of earlier timelines are copies that its recovery made. It reuses them whenever it likes, so a link to
+// one would soon have the content of another file. link copies such a file, unless the archive has its content already.
+func (h Home) link(names []string, size wal.Segments) error {
+	live := ""
+	if len(names) > 0 {
+		live = names[len(names)-1][:8]
+	}
 	for _, name := range names {
 		if _, err := os.Lstat(filepath.Join(h.Archive(), name)); err == nil {
+			continue
+		}
+		if name[:8] != live {
+			if err := h.copyOnce(name, size); err != nil {
+				return err
+			}
 			continue
 		}
 		from, to := filepath.Join(h.WAL(), name), filepath.Join(h.Archive(), name+Linked)
@@ -121,6 +135,49 @@ func (h Home) link(names []string) error {
 	return nil
 }
 
+// copyOnce copies a file of the live server into the archive, unless a link or a saved part there has its content.
+func (h Home) copyOnce(name string, size wal.Segments) error {
+	for _, suffix := range []string{Linked, ".partial"} {
+		if holds, err := holdsLog(filepath.Join(h.Archive(), name+suffix), name, size); err != nil || holds {
+			return err
+		}
+	}
+	from := filepath.Join(h.WAL(), name)
+	if holds, err := holdsLog(from, name, size); err != nil || !holds {
+		return err
+	}
+	err := copyDurably(from, filepath.Join(h.Archive(), name+".partial"), true)
+	if errors.Is(err, fs.ErrNotExist) { // the server has just reused it
+		return nil
+	}
+	return err
+}
+
+// holdsLog reports whether the file at path exists and has the log that name says.
+func holdsLog(path, name string, size wal.Segments) (bool, error) {
+	f, err := openRegular(path, unix.O_NOFOLLOW)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	defer f.Close() // it was only read
+	return size.Begins(name, f), nil
+}
+
+// unlinkReused removes the link to a log file that the live server has reused for other log.
+func (h Home) unlinkReused(name string, size wal.Segments) error {
+	path := filepath.Join(h.Archive(), name+Linked)
+	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if holds, err := holdsLog(path, name, size); err != nil || holds {
+		return err
+	}
+	return os.Remove(path)
+}
+
 // locate returns the path of a log file: a finished one in the archive, one of the live server, or the saved part of an
 // unfinished one. It returns "" if there is none.
 func (h Home) locate(name string) string {
@@ -136,7 +193,12 @@ func (h Home) locate(name string) string {
 
 // present returns an error of kind errs.Corrupt unless all log files exist. A fork's first file has a copy of the end of its
 // parent's last file, so at the end of a leg either of the two suffices. present runs as the owner.
-func (h Home) present(names []string) error {
+func (h Home) present(names []string, size wal.Segments) error {
+	for _, name := range names {
+		if err := h.unlinkReused(name, size); err != nil {
+			return err
+		}
+	}
 	for i, name := range names {
 		if h.locate(name) != "" {
 			continue
