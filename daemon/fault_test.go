@@ -314,6 +314,11 @@ func (o *ordeal) refused(t *testing.T, res ipc.RollbackResult, err error) {
 // up waits until the app answers.
 func (o *ordeal) up(t *testing.T, want string) {
 	t.Helper()
+	defer func() {
+		if t.Failed() {
+			t.Logf("the app's processes:\n%s", processesOf(o.w.dir))
+		}
+	}()
 	waitFor(t, "the app answers", func() bool { return o.w.visit() != "" })
 	if got := o.w.visit(); got != want+"<nil>" {
 		t.Fatalf("a visitor of the app sees %q, want %q", got, want)
@@ -508,4 +513,25 @@ func pickCalls(t *testing.T, calls []string) (chosen []sysfault.Fault) {
 		}
 	}
 	return chosen
+}
+
+// processesOf describes the processes with dir in their command: how they wait, and for what.
+func processesOf(dir string) string {
+	var b strings.Builder
+	list, _ := filepath.Glob("/proc/[0-9]*") // the pattern is right
+	for _, p := range list {
+		command, err := os.ReadFile(p + "/cmdline")
+		if err != nil || !strings.Contains(string(command), dir) {
+			continue
+		}
+		status, _ := os.ReadFile(p + "/status") // for the message
+		wait, _ := os.ReadFile(p + "/wchan")
+		fmt.Fprintf(&b, "%s %q waits in %s\n", p, command, wait)
+		for line := range strings.Lines(string(status)) {
+			if strings.HasPrefix(line, "State:") || strings.HasPrefix(line, "TracerPid:") {
+				b.WriteString(line)
+			}
+		}
+	}
+	return b.String()
 }

@@ -341,9 +341,10 @@ func serveApp(config string) {
 
 func (w world) socket() string { return filepath.Join(w.dir, "app.sock") }
 
-// visit asks the app; "" where nobody answers.
+// visit asks the app; "" where nobody answers. One that was accepted by an app that is being stopped is given up, so that the next can
+// be asked.
 func (w world) visit() string {
-	client := http.Client{Timeout: testkit.Patience, Transport: &http.Transport{DisableKeepAlives: true, DialContext: dial(w.socket())}}
+	client := http.Client{Timeout: testkit.Patience / 9, Transport: &http.Transport{DisableKeepAlives: true, DialContext: dial(w.socket())}}
 	resp, err := client.Get("http://app/")
 	if err != nil {
 		return ""

@@ -55,14 +55,18 @@ func (d *daemonProcess) bisect(command string, flags ...string) (ipc.BisectResul
 	return res, errOut, code
 }
 
-// TestBisect finds the first bad one of 64 checkpoints, wherever it is, with and without a good and a bad one that are named, and with one
+// TestBisect finds the first bad one of 24 checkpoints, of 64 in a long run, wherever it is, with and without a good and a bad one that are named, and with one
 // or more tests at a time. It names what was skipped, does not believe a command that answers now this, now that, and leaves no fork behind,
 // also when its client or the daemon is killed. The app is not touched.
 func TestBisect(t *testing.T) {
 	t.Parallel()
 	testkit.Need(t, "root")
 	d := startDaemon(t)
-	dir, ids := history(t, d, 63)
+	last, rounds := 23, 2
+	if testkit.Long() {
+		last, rounds = 63, 20
+	}
+	dir, ids := history(t, d, last)
 	folders := filepath.Join(filepath.Dir(dir), "shop-forks")
 	clean := func(when string) {
 		t.Helper()
@@ -77,18 +81,14 @@ func TestBisect(t *testing.T) {
 		}
 	}
 	r := testkit.Rand(t)
-	rounds := 4
-	if testkit.Long() {
-		rounds = 20
-	}
 	for range rounds {
-		bad := 1 + r.IntN(63)
+		bad := 1 + r.IntN(last)
 		flags := []string{"--jobs", strconv.Itoa(1 + r.IntN(3))}
 		if r.IntN(2) == 0 {
 			flags = append(flags, "--good", string(ids[r.IntN(bad)]))
 		}
 		if r.IntN(2) == 0 {
-			flags = append(flags, "--bad", string(ids[bad+r.IntN(64-bad)]))
+			flags = append(flags, "--bad", string(ids[bad+r.IntN(last+1-bad)]))
 		}
 		res, errOut, code := d.bisect(fmt.Sprintf("test $(cat n) -lt %d", bad), flags...)
 		if code != 0 || res.Outcome != ipc.BisectFound || res.Good.ID != ids[bad-1] || res.Bad.ID != ids[bad] {
@@ -100,15 +100,13 @@ func TestBisect(t *testing.T) {
 	}
 	clean("after the searches")
 
-	res, _, code := d.bisect("n=$(cat n); test $n -lt 30 && exit 0; test $n -lt 33 && exit 125; exit 1", "--jobs", "2")
-	if code != 0 || res.Outcome != ipc.BisectRange || res.Good.ID != ids[29] || res.Bad.ID != ids[33] || !slices.Equal(res.Skipped, ids[30:33]) {
+	res, _, code := d.bisect("n=$(cat n); test $n -lt 10 && exit 0; test $n -lt 13 && exit 125; exit 1", "--jobs", "2")
+	if code != 0 || res.Outcome != ipc.BisectRange || res.Good.ID != ids[9] || res.Bad.ID != ids[13] || !slices.Equal(res.Skipped, ids[10:13]) {
 		t.Errorf("with three skipped: %d, %+v", code, res)
 	}
-	count := filepath.Join(filepath.Dir(dir), "count")
-	if err := os.WriteFile(count, nil, 0o666); err != nil {
-		t.Fatal(err)
-	}
-	res, errOut, code := d.bisect(fmt.Sprintf("echo >> %[1]s; test $(wc -l < %[1]s) -gt 2 -a $(($(wc -l < %[1]s) %% 2)) = 1 || test $(cat n) -lt 30", count), "--good", string(ids[0]))
+	// The second time that it sees a state, it says something else.
+	seen := filepath.Join(filepath.Dir(dir), "seen-")
+	res, errOut, code := d.bisect(fmt.Sprintf("n=$(cat n); b=0; test $n -lt 10 || b=1; test -e %[1]s$n && b=$((1-b)); touch %[1]s$n; exit $b", seen), "--good", string(ids[0]))
 	if code != 1 || res.Outcome != ipc.BisectUnsure || !strings.Contains(errOut, "cannot tell") {
 		t.Errorf("a flaky command: %d, %s, %+v", code, errOut, res)
 	}
@@ -134,7 +132,7 @@ func TestBisect(t *testing.T) {
 		t.Errorf("without a command: %d, %s", code, errOut)
 	}
 	clean("after errors")
-	if n, err := os.ReadFile(filepath.Join(dir, "n")); err != nil || string(n) != "64" {
+	if n, err := os.ReadFile(filepath.Join(dir, "n")); err != nil || string(n) != strconv.Itoa(last+1) {
 		t.Errorf("the app has %q, %v", n, err)
 	}
 

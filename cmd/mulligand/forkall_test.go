@@ -130,7 +130,7 @@ func TestForksOfEverything(t *testing.T) {
 	for _, need := range []string{"root", "postgres", "mariadb", "redis", "sqlite3", "git"} {
 		testkit.Need(t, need)
 	}
-	files, count, writes := 400, 3, 100
+	files, count, writes := 200, 3, 50
 	if testkit.Long() {
 		files, count, writes = 20_000, 5, 1000
 	}
