@@ -125,9 +125,9 @@ var crashSteps = []string{
 // old or the restored one, whole, and no listed marker is lost.
 func TestKilledAtRandom(t *testing.T) {
 	t.Parallel()
-	kills, most := 2, 10 // of some rounds the victim comes to its end
+	kills, most := 2, 30 // of most rounds the victim comes to its end
 	if snaptest.Long() {
-		kills, most = 30, 90
+		kills, most = 30, 300
 	}
 	s := newSubject(t, options{})
 	s.Psql(t, "app", "CREATE TABLE counted (id bigint PRIMARY KEY)")
