@@ -2,10 +2,13 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -43,8 +46,19 @@ func TestForks(t *testing.T) {
 	if len(made) != 3 {
 		t.Fatalf("made are %+v", made)
 	}
+	ports, low := map[string]bool{}, 0
+	text, err := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range")
+	if _, e := fmt.Sscan(string(text), &low); errors.Join(err, e) != nil || low <= 20_000 {
+		low = 1 << 16 // a host where nearly all ports are for connections
+	}
 	for i, f := range made {
 		fork := a.fork(f)
+		// No connection of anybody's may take the port while the fork is stopped.
+		_, port, err := net.SplitHostPort(fork.addr)
+		if n, e := strconv.Atoi(port); errors.Join(err, e) != nil || ports[port] || n >= low {
+			t.Errorf("fork %d has the address %s", i+1, fork.addr)
+		}
+		ports[port] = true
 		eventually(t, "the fork answers", func() bool { return visit(t.Context(), fork.addr) == "broken\n" })
 		if cps := ask[ipc.CheckpointList](d, "list", "--app", f.Slug).Checkpoints; len(cps) != 1 {
 			t.Errorf("a new fork has the checkpoints %+v", cps)

@@ -10,8 +10,6 @@ package fork
 import (
 	"context"
 	"fmt"
-	"net"
-	"net/url"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -332,39 +330,6 @@ func (s *Service) freeName(parent ipc.AppID) string {
 			return name
 		}
 	}
-}
-
-// ports chooses addresses of the host for the fork's ports: that of its health check. The health check asks there.
-func (s *Service) ports(was *ipc.Fork, rec *store.App) error {
-	if rec.Health == nil || rec.Health.URL == "" || len(rec.Run) == 0 && rec.Unit == "" {
-		return nil
-	}
-	u, err := url.Parse(rec.Health.URL)
-	if err != nil {
-		return err
-	}
-	port, err := strconv.Atoi(u.Port())
-	if err != nil {
-		return nil // a default port: the front's server is another
-	}
-	if was != nil { // of a fork, the health check asks at an address of the host
-		for _, p := range was.Ports {
-			if p.Address == u.Host {
-				port = p.Port
-			}
-		}
-	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return err
-	}
-	defer l.Close() // the fork listens there when it starts
-	rec.Fork.Ports = []ipc.ForkPort{{Port: port, Address: l.Addr().String()}}
-	u.Host = l.Addr().String()
-	h := *rec.Health
-	h.URL = u.String()
-	rec.Health = &h
-	return nil
 }
 
 // find finds a fork of the app called ref by its name.
