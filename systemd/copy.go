@@ -20,6 +20,27 @@ type Copy struct {
 	Description string
 	Folder, At  string // the folder that the copy sees at the path At
 	Ports       []CopyPort
+	Binds       []CopyBind
+	Servers     []CopyServer
+	Inside      *CopyInside // nil: no program can be run inside of the copy's namespaces
+}
+
+// CopyBind is a further folder of the host that the copy sees at another path.
+type CopyBind struct{ From, At string }
+
+// CopyServer is a port of the copy's loopback network that leads to a Unix socket of the host.
+type CopyServer struct {
+	Port           int
+	Folder, Socket string // the folder of the socket, and the socket's name in it
+	UID, GID       int    // the user that connects to the socket
+}
+
+// CopyInside is a program that runs in the copy's namespaces when somebody connects to a Unix socket. It inherits the listening socket
+// as descriptor 3, and runs with no_new_privs.
+type CopyInside struct {
+	Program, Arg0 string
+	Socket        string // only the user may connect to it
+	UID, GID      int
 }
 
 // CopyPort is a port of the copy's loopback network that can be reached from the host.
@@ -162,7 +183,17 @@ func (m *Manager) WriteCopy(ctx context.Context, c Copy) error {
 
 // copyFiles returns the unit files of a copy: those of the original, and what the copy has of its own, which is read last.
 func (m *Manager) copyFiles(c Copy, o original) (map[string]string, error) {
-	for _, path := range []string{c.Folder, c.At} {
+	paths := []string{c.Folder, c.At}
+	for _, b := range c.Binds {
+		paths = append(paths, b.From, b.At)
+	}
+	for _, s := range c.Servers {
+		paths = append(paths, s.Folder)
+	}
+	if c.Inside != nil {
+		paths = append(paths, c.Inside.Program, c.Inside.Socket)
+	}
+	for _, path := range paths {
 		if !filepath.IsAbs(path) || strings.ContainsAny(path, ":\"'\\\n\r") {
 			return nil, errs.New(errs.Unsupported, "", "the path %q cannot be written in a unit file", path).WithHint("choose one without : \" ' \\")
 		}
@@ -190,6 +221,12 @@ func (m *Manager) copyFiles(c Copy, o original) (map[string]string, error) {
 		name := c.frontName(p)
 		files[name+".socket"], files[name+".service"] = socket, service
 	}
+	for _, v := range c.Servers {
+		files[c.serverName(v)+".socket"], files[c.serverName(v)+".service"] = c.server(v)
+	}
+	if c.Inside != nil {
+		files[insideName(c.Name)+".socket"], files[insideName(c.Name)+".service"] = c.inside()
+	}
 	return files, nil
 }
 
@@ -207,11 +244,12 @@ func (c Copy) own(o original) string {
 	var b strings.Builder
 	unit := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
 	unit("[Unit]\nDescription=%s", quoteUnit(c.Description))
-	for _, p := range c.Ports {
-		unit("Wants=%[1]s.socket\nAfter=%[1]s.socket", c.frontName(p))
+	for _, socket := range c.sockets() {
+		unit("Wants=%[1]s\nAfter=%[1]s", socket)
 	}
-	unit("[Service]\nPrivateNetwork=yes\nPrivateTmp=yes\nPrivateIPC=yes\nTemporaryFileSystem=/dev/shm:mode=1777")
-	unit("BindPaths=\"%s\":\"%s\"", quoteUnit(c.Folder), quoteUnit(c.At))
+	unit("%s", c.joins(c.Name))
+	unit("[Service]\n%sTemporaryFileSystem=/dev/shm:mode=1777", apart)
+	unit("%s", c.binds())
 	// The manager reads these files outside of the copy's namespaces.
 	if len(o.environment) > 0 {
 		unit("EnvironmentFile=")
@@ -229,6 +267,57 @@ func (c Copy) own(o original) string {
 	return b.String()
 }
 
+// apart are the settings of units that share namespaces. They are the same in all of them, because the first that is started makes the
+// namespaces for all.
+const apart = "PrivateNetwork=yes\nPrivateTmp=yes\nPrivateIPC=yes\n"
+
+// joins makes a unit share the namespaces of the copy. Every unit names all others: the manager looks up namespaces by the name of the
+// unit that made them.
+func (c Copy) joins(unit string) string {
+	var b strings.Builder
+	for _, other := range c.members() {
+		if other != unit {
+			fmt.Fprintf(&b, "JoinsNamespaceOf=%s\n", other)
+		}
+	}
+	return b.String()
+}
+
+// members are the units that may make the copy's namespaces.
+func (c Copy) members() []string {
+	list := []string{c.Name}
+	for _, v := range c.Servers {
+		list = append(list, c.serverName(v)+".socket")
+	}
+	if c.Inside != nil {
+		list = append(list, insideName(c.Name)+".service")
+	}
+	return list
+}
+
+// sockets are the socket units that come up with the copy.
+func (c Copy) sockets() (list []string) {
+	for _, p := range c.Ports {
+		list = append(list, c.frontName(p)+".socket")
+	}
+	for _, v := range c.Servers {
+		list = append(list, c.serverName(v)+".socket")
+	}
+	if c.Inside != nil {
+		list = append(list, insideName(c.Name)+".socket")
+	}
+	return list
+}
+
+// binds puts the copy's folders in their places.
+func (c Copy) binds() string {
+	var b strings.Builder
+	for _, bind := range append([]CopyBind{{c.Folder, c.At}}, c.Binds...) {
+		fmt.Fprintf(&b, "BindPaths=\"%s\":\"%s\"\n", quoteUnit(bind.From), quoteUnit(bind.At))
+	}
+	return b.String()
+}
+
 // front returns the units that lead from an address of the host to a port of the copy: the socket, and what serves it in the copy's
 // network. Both go when the copy is stopped.
 func (c Copy) front(p CopyPort) (socket, service string) {
@@ -237,20 +326,102 @@ func (c Copy) front(p CopyPort) (socket, service string) {
 Description=Port %[1]d of %[2]s
 PartOf=%[3]s
 After=%[3]s
-JoinsNamespaceOf=%[3]s
-[Service]
+%[5]s[Service]
 ExecStart=%[4]s 127.0.0.1:%[1]d
 User=nobody
-PrivateNetwork=yes
-NoNewPrivileges=yes
+%[6]sNoNewPrivileges=yes
 ProtectSystem=strict
 ProtectHome=yes
-`, p.Port, quoteUnit(c.Description), c.Name, proxy)
+`, p.Port, quoteUnit(c.Description), c.Name, proxy, c.joins(""), apart)
 	return socket, service
 }
 
 func (c Copy) frontName(p CopyPort) string {
 	return fmt.Sprintf("%s-port-%d", copyBase(c.Name), p.Port)
+}
+
+// server returns the units that lead from a port of the copy's network to a Unix socket of the host: the socket in the copy's network,
+// and what serves it.
+func (c Copy) server(v CopyServer) (socket, service string) {
+	name := c.serverName(v)
+	socket = fmt.Sprintf("[Unit]\nDescription=Server at port %d of %s\nPartOf=%s\n%s[Socket]\n%sListenStream=127.0.0.1:%[1]d\n",
+		v.Port, quoteUnit(c.Description), c.Name, c.joins(name+".socket"), apart)
+	if _, err := os.Stat("/proc/net/if_inet6"); err == nil {
+		socket += fmt.Sprintf("ListenStream=[::1]:%d\n", v.Port)
+	}
+	service = fmt.Sprintf(`[Unit]
+Description=Server at port %d of %s
+PartOf=%s
+[Service]
+ExecStart=%s /tmp/server/%s
+User=%d
+Group=%d
+TemporaryFileSystem=/tmp
+BindPaths="%s":/tmp/server
+NoNewPrivileges=yes
+ProtectSystem=strict
+ProtectHome=yes
+`, v.Port, quoteUnit(c.Description), c.Name, proxy, quoteUnit(v.Socket), v.UID, v.GID, quoteUnit(v.Folder))
+	return socket, service
+}
+
+func (c Copy) serverName(v CopyServer) string {
+	return fmt.Sprintf("%s-server-%d", copyBase(c.Name), v.Port)
+}
+
+// inside returns the units of the program that runs in the copy's namespaces.
+func (c Copy) inside() (socket, service string) {
+	in := c.Inside
+	socket = fmt.Sprintf("[Unit]\nDescription=Entrance of %s\nPartOf=%s\n[Socket]\nListenStream=%s\nSocketMode=0600\nSocketUser=%d\nSocketGroup=%d\n",
+		quoteUnit(c.Description), c.Name, quoteUnit(in.Socket), in.UID, in.GID)
+	wants := "" // the servers, also where the copy does not run
+	for _, v := range c.Servers {
+		wants += fmt.Sprintf("Wants=%[1]s.socket\nAfter=%[1]s.socket\n", c.serverName(v))
+	}
+	service = fmt.Sprintf("[Unit]\nDescription=Commands inside of %s\nPartOf=%s\n%s%s[Service]\nExecStart=@%s %s\nUser=%d\nGroup=%d\nNoNewPrivileges=yes\n%sTemporaryFileSystem=/dev/shm:mode=1777\nBindReadOnlyPaths=\"%s\"\n%s",
+		quoteUnit(c.Description), c.Name, wants, c.joins(insideName(c.Name)+".service"), quoteUnit(in.Program), in.Arg0, in.UID, in.GID, apart, quoteUnit(in.Program), c.binds())
+	return socket, service
+}
+
+// insideName is what the names of the units of a copy's [CopyInside] begin with.
+func insideName(copy string) string { return copyBase(copy) + "-inside" }
+
+// OpenInside makes sure that one can connect to the socket of a copy's [CopyInside].
+func (m *Manager) OpenInside(ctx context.Context, copy string) error {
+	return m.Unit(insideName(copy) + ".socket").Start(ctx)
+}
+
+// CloseInside ends the program of a copy's [CopyInside] with everything that it started, and the copy's other helpers. The copy does not
+// run.
+func (m *Manager) CloseInside(ctx context.Context, copy string) error {
+	files, err := m.filesOf(copy)
+	if err != nil {
+		return err
+	}
+	slices.Reverse(files) // sockets before the services that they start
+	for _, file := range files {
+		if !strings.HasPrefix(file, copyBase(copy)+"-") {
+			continue
+		}
+		if err := m.Unit(file).Stop(ctx); err != nil && errs.KindOf(err) != errs.NotFound {
+			return err
+		}
+	}
+	return nil
+}
+
+// filesOf returns the names of a copy's files, in their order.
+func (m *Manager) filesOf(copy string) (names []string, err error) {
+	list, err := os.ReadDir(m.opts.Root + runtimeUnits)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
+	for _, e := range list {
+		if rest, ok := strings.CutPrefix(e.Name(), copyBase(copy)); ok && ofCopy(rest) {
+			names = append(names, e.Name())
+		}
+	}
+	return names, nil
 }
 
 // copyBase is what the names of all files of a copy begin with.
@@ -262,6 +433,16 @@ func copyBase(name string) string {
 // quoteUnit escapes the one character that has a meaning everywhere in a unit file.
 func quoteUnit(s string) string { return strings.ReplaceAll(s, "%", "%%") }
 
+// ofCopy reports whether rest, what follows a copy's base in the name of a file, makes it one of the copy's files.
+func ofCopy(rest string) bool {
+	for _, begin := range []string{".", "@", "-port-", "-server-", "-inside."} {
+		if strings.HasPrefix(rest, begin) {
+			return true
+		}
+	}
+	return false
+}
+
 // RemoveCopy removes the files of a copy that is stopped. Where there are none, that is fine.
 func (m *Manager) RemoveCopy(ctx context.Context, name string) error {
 	const op = "remove unit"
@@ -269,30 +450,22 @@ func (m *Manager) RemoveCopy(ctx context.Context, name string) error {
 	if !strings.HasPrefix(base, CopyPrefix) || len(base) == len(CopyPrefix) {
 		return errs.New(errs.Internal, op, "%s is not the name of a copy", name)
 	}
-	dir := m.opts.Root + runtimeUnits
-	list, err := os.ReadDir(dir)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
+	files, err := m.filesOf(name)
 	if err != nil {
 		return errs.Wrap(errs.Failed, op+" "+name, err)
 	}
-	removed := false
-	for _, e := range list {
-		rest, ok := strings.CutPrefix(e.Name(), base)
-		if !ok || rest == "" || !strings.ContainsRune(".@-", rune(rest[0])) || rest[0] == '-' && !strings.HasPrefix(rest, "-port-") {
-			continue
-		}
-		if err := os.RemoveAll(filepath.Join(dir, e.Name())); err != nil {
+	for _, file := range files {
+		if err := os.RemoveAll(filepath.Join(m.opts.Root+runtimeUnits, file)); err != nil {
 			return errs.Wrap(errs.Failed, op+" "+name, err)
 		}
-		removed = true
 	}
-	if !removed {
+	if len(files) == 0 {
 		return nil
 	}
 	err = m.do(ctx, func(b *bus) error {
-		b.release(ctx, name)
+		for _, unit := range append(files, name) {
+			b.release(ctx, unit)
+		}
 		return nil
 	})
 	if err != nil {

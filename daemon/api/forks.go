@@ -51,7 +51,7 @@ func (h forkHandlers) postCompare(w http.ResponseWriter, r *http.Request, who ip
 }
 
 func (h forkHandlers) postEnter(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
-	conn, end, err := h.forks.Enter(who, r.PathValue("app"), r.PathValue("fork"))
+	conn, end, err := h.forks.Enter(r.Context(), who, r.PathValue("app"), r.PathValue("fork"))
 	if err != nil {
 		return err
 	}

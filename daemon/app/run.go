@@ -110,7 +110,7 @@ func (s *Set) healthOptions(a *App) (health.Options, error) {
 	rec := a.Rec()
 	acc, err := s.AccountOf(rec)
 	o := health.Options{Owner: acc.User(), Dir: rec.Workspace}
-	if rec.Fork != nil && rec.Unit == "" { // the host would answer for the parent
+	if rec.Fork != nil { // the host would answer for the parent
 		o.Run = func(ctx context.Context, argv []string) (int, string, error) {
 			ran, err := s.RunInside(ctx, rec, argv, maxHealthOutput)
 			return ran.Status, ran.Output, err

@@ -21,12 +21,12 @@ const (
 )
 
 // Enter connects to a process that runs commands inside of a fork. end must be called.
-func (s *Service) Enter(who ipc.Caller, ref, name string) (conn *net.UnixConn, end func(), err error) {
+func (s *Service) Enter(ctx context.Context, who ipc.Caller, ref, name string) (conn *net.UnixConn, end func(), err error) {
 	_, a, err := s.find(who, ref, name)
 	if err != nil {
 		return nil, nil, err
 	}
-	return s.apps.Enter(a.Rec())
+	return s.apps.Enter(ctx, a.Rec())
 }
 
 // Compare says what each fork changed since its origin, whether it is healthy, and how a command ends inside of it. The forks are

@@ -3,6 +3,7 @@ package isolate
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -37,6 +38,40 @@ func initMain() int {
 	_, _ = report.WriteString("\n")
 	_ = report.Close()
 	return in.reap(main)
+}
+
+// insideMain is the whole life of a process that runs commands in the namespaces that it was started in.
+func insideMain() int {
+	if err := serveInside(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 2
+	}
+	return 0
+}
+
+func serveInside() error {
+	l, err := inherited(planFD)
+	if err != nil {
+		return err
+	}
+	control, ok := l.(*net.UnixListener)
+	if !ok {
+		return errs.New(errs.Invalid, "", "the control socket is no Unix socket")
+	}
+	signal.Notify(make(chan os.Signal, 1), unix.SIGINT, unix.SIGHUP) // as an init
+	in := newInside(plan{})
+	go in.control(control)
+	// A process that has no child cannot wait for those that are still to come, so it has one that does nothing.
+	held, hold, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer hold.Close() // the child ends with this process
+	pid, err := in.start(command{Path: "/bin/cat", Args: []string{"cat"}, Dir: "/"}, []*os.File{held, os.Stdout, os.Stderr}, nil)
+	if err == nil {
+		in.reap(pid)
+	}
+	return err
 }
 
 // prepare arranges the namespaces, drops to the owner and starts the command.

@@ -95,6 +95,10 @@ const (
 // initName is the name (argv[0]) by which a process recognizes that it was started as an init.
 const initName = "mulligand-fork"
 
+// InsideName is the name (argv[0]) by which a process recognizes that it was started to run commands in the namespaces that it is in.
+// Its descriptor 3 is the listening control socket ([Dial]).
+const InsideName = "mulligand-inside"
+
 // startTimeout bounds the time in which an init must have started its command.
 const startTimeout = 30 * time.Second
 
@@ -103,8 +107,11 @@ var hasMain atomic.Bool
 // Main turns the process into an init if it was started as one, and then does not return. A program that uses the package calls
 // it after [privsep.Main] and before anything else.
 func Main() {
-	if os.Args[0] == initName {
+	switch os.Args[0] {
+	case initName:
 		os.Exit(initMain())
+	case InsideName:
+		os.Exit(insideMain())
 	}
 	hasMain.Store(true)
 }

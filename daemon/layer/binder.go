@@ -113,7 +113,7 @@ func (b *Binder) UnitOf(ctx context.Context, rec store.App) (systemd.Unit, error
 			return nil, err
 		}
 		if rec.Fork != nil {
-			return copiedUnit{m.Unit(rec.Unit), m, copyOf(rec)}, nil
+			return copiedUnit{m.Unit(rec.Unit), m, b, rec}, nil
 		}
 		return m.Unit(rec.Unit), nil
 	}

@@ -22,11 +22,13 @@ import (
 
 // Enter connects to a process that runs commands inside of a fork ([ipc.RunInside]): the init of the fork's command, or, if that does
 // not run, one without a command. end must be called; it ends an init without a command with everything that runs inside.
-func (b *Binder) Enter(rec store.App) (conn *net.UnixConn, end func(), err error) {
-	const op = "enter the fork"
+func (b *Binder) Enter(ctx context.Context, rec store.App) (conn *net.UnixConn, end func(), err error) {
 	if rec.Unit != "" {
-		return nil, nil, errs.New(errs.Unsupported, op, "the fork is run by the unit %s, and commands cannot be run inside of that yet", rec.Unit).
-			WithHint("systemd can: nsenter --all --target $(systemctl show --property MainPID --value %s) COMMAND", rec.Unit)
+		m, err := b.Systemd(ctx)
+		if err != nil {
+			return nil, nil, err
+		}
+		return copiedUnit{m.Unit(rec.Unit), m, b, rec}.enter(ctx)
 	}
 	state := b.StateDir(rec.ID)
 	if len(rec.Run) > 0 {
@@ -86,7 +88,7 @@ type Ran struct {
 // RunInside runs a command inside of a fork, with the rights of the app's owner, in the folder that the fork sees as the workspace. Of
 // its output it keeps the last max bytes.
 func (b *Binder) RunInside(ctx context.Context, rec store.App, argv []string, max int) (ran Ran, err error) {
-	conn, end, err := b.Enter(rec)
+	conn, end, err := b.Enter(ctx, rec)
 	if err != nil {
 		return ran, err
 	}

@@ -36,6 +36,9 @@ type ownServer struct {
 	slug   string   // the fork's
 	owner  privsep.User
 	dir    string // the daemon's own folder for the server
+	// shared: clients may be other users than the owner, as the fork is run by a unit. They reach the server's socket, which is below
+	// a folder that only the daemon may enter, in the fork's namespaces alone.
+	shared bool
 }
 
 // The folders of an ownServer. Only data and tmp belong to the fork's owner: the names in the others are the daemon's.
@@ -58,6 +61,12 @@ func (o ownServer) socketName() string {
 	}
 	return "s"
 }
+
+// control is the path of the socket for running commands beside the server.
+func (o ownServer) control() string { return filepath.Join(o.dir, "run", "control.sock") }
+
+// maxSocket is the length that the kernel allows for the path of a Unix socket (unix(7)).
+const maxSocket = 107
 
 // callback is the name of the socket, beside the server's, where the server reaches the driver.
 const callback = ".call"
@@ -112,10 +121,6 @@ func cannotFork(database string, err error) error {
 
 // check refuses a server that the fork cannot have beside the others.
 func (o ownServer) check(rec store.App, others []ownServer) error {
-	if rec.Unit != "" {
-		return errs.New(errs.Unsupported, "", "the app is run by the unit %s, and forks of units cannot have database servers yet", rec.Fork.ParentUnit).
-			WithHint("let mulligan run it: mulligan app set --run COMMAND")
-	}
 	if o.Socket != "" {
 		dir := filepath.Dir(o.Socket)
 		if usedBeside(rec, dir) {
@@ -127,6 +132,12 @@ func (o ownServer) check(rec store.App, others []ownServer) error {
 				return errs.New(errs.Unsupported, "", "its socket lies in %s, as that of %s", dir, other.name).
 					WithHint("give each server's socket a folder of its own")
 			}
+		}
+	}
+	for _, socket := range []string{o.socket(), o.control()} {
+		if len(socket) > maxSocket {
+			return errs.New(errs.Unsupported, "", "the path of its socket, %s, would be longer than %d bytes", socket, maxSocket).
+				WithHint("give the database a shorter name, or the daemon a state folder with a shorter path")
 		}
 	}
 	if o.NeedsUser {
@@ -208,7 +219,7 @@ func (b *Binder) ownServers(rec store.App) (list []ownServer, err error) {
 		}
 		at := slices.IndexFunc(list, func(o ownServer) bool { return o.driver == db.Driver && o.Port == s.Port && o.Socket == s.Socket })
 		if at < 0 {
-			list = append(list, ownServer{s, db.Driver, db.Name, []string{db.Name}, rec.Slug, acc.User(), filepath.Join(b.StateDir(rec.ID), "srv-"+db.Name)})
+			list = append(list, ownServer{s, db.Driver, db.Name, []string{db.Name}, rec.Slug, acc.User(), filepath.Join(b.StateDir(rec.ID), "srv-"+db.Name), rec.Unit != ""})
 			parents = append(parents, []snap.Parent{p})
 			continue
 		}
@@ -273,7 +284,7 @@ func (o ownServer) launch(cmd *exec.Cmd, visible []string) error {
 			{From: filepath.Dir(o.config()), At: filepath.Dir(snap.ServerConfig)}, {From: o.at(), At: "/tmp/at"},
 		},
 		Fronts:  []isolate.Front{{Port: o.Listen, Socket: o.ListenSocket, Listener: l}},
-		Control: filepath.Join(o.dir, "run", "control.sock"),
+		Control: o.control(),
 	}
 	if o.Call != 0 {
 		p.Backs = []isolate.Back{{Port: o.Call, Socket: filepath.Join("/tmp/at", callback)}}
@@ -311,7 +322,7 @@ func (o ownServer) give(path string) error {
 	return os.Lchown(path, o.owner.UID, o.owner.GID)
 }
 
-// listen makes the server's socket anew. It belongs to the fork's owner, and nobody else may connect.
+// listen makes the server's socket anew. It belongs to the fork's owner, and nobody else may connect unless it is shared.
 func (o ownServer) listen() (*net.UnixListener, error) {
 	if err := os.Remove(o.socket()); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, err
@@ -321,7 +332,11 @@ func (o ownServer) listen() (*net.UnixListener, error) {
 		return nil, err
 	}
 	l.SetUnlinkOnClose(false)
-	if err := errors.Join(os.Chmod(o.socket(), 0o600), o.give(o.socket())); err != nil {
+	mode := os.FileMode(0o600)
+	if o.shared {
+		mode = 0o666
+	}
+	if err := errors.Join(os.Chmod(o.socket(), mode), o.give(o.socket())); err != nil {
 		return nil, errs.Also(err, l.Close())
 	}
 	return l, nil
@@ -332,30 +347,38 @@ func (o ownServer) reach(rec store.App, p *isolate.Place) error {
 	if err := o.prepare(); err != nil { // the server may not have been started yet
 		return err
 	}
-	if o.Socket != "" {
-		at, err := filepath.EvalSymlinks(filepath.Dir(o.Socket))
-		if err != nil {
-			return err
-		}
-		o.cover(p, at)
-	} else {
+	covered, err := o.covered(rec)
+	if err != nil {
+		return err
+	}
+	if o.Socket == "" {
 		at := filepath.Join("/tmp/.mulligan", o.name)
-		o.cover(p, at)
+		covered = append(covered, at)
 		p.Backs = append(p.Backs, isolate.Back{Port: o.Port, Socket: filepath.Join(at, o.socketName())})
 	}
-	for _, dir := range o.Usual {
-		if at, err := filepath.EvalSymlinks(dir); err == nil && !usedBeside(rec, at) {
-			o.cover(p, at)
+	for _, at := range covered {
+		if !slices.ContainsFunc(p.Binds, func(b isolate.Bind) bool { return b.At == at }) { // no other server's is there
+			p.Binds = append(p.Binds, isolate.Bind{From: o.at(), At: at})
 		}
 	}
 	return nil
 }
 
-// cover puts the folder of the server's socket at a path, where no other server's is.
-func (o ownServer) cover(p *isolate.Place, at string) {
-	if !slices.ContainsFunc(p.Binds, func(b isolate.Bind) bool { return b.At == at }) {
-		p.Binds = append(p.Binds, isolate.Bind{From: o.at(), At: at})
+// covered are the folders in whose place a fork sees the folder of the server's socket.
+func (o ownServer) covered(rec store.App) (list []string, err error) {
+	if o.Socket != "" {
+		at, err := filepath.EvalSymlinks(filepath.Dir(o.Socket))
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, at)
 	}
+	for _, dir := range o.Usual {
+		if at, err := filepath.EvalSymlinks(dir); err == nil && !usedBeside(rec, at) {
+			list = append(list, at)
+		}
+	}
+	return list, nil
 }
 
 // startServers starts a fork's own servers, or takes them over if they run. fresh reports whether one of them has no data yet.
