@@ -48,7 +48,7 @@ it is; "downtime", how long, from what. What is not known yet or at all is "-".`
 
 // addDiscard adds the flag that names files to delete first, for a disk that is full.
 func addDiscard(cmd *cobra.Command, req *ipc.RollbackRequest) {
-	cmd.Flags().StringArrayVar(&req.Discard, "discard", nil, "first delete for good the file `PATH`, made since, for which a full disk has no room; may be repeated")
+	cmd.Flags().StringArrayVar(&req.Discard, "discard", nil, "first delete for good the file `PATH`, or the files in it, made since, for which a full disk has no room; may be repeated")
 }
 
 // addWithout adds the flag that names the layers that a rollback leaves as they are.

@@ -32,7 +32,7 @@ type Contents struct {
 }
 
 func openContents(opt *settings.Options) (*Contents, error) {
-	first, err := cas.Open(filepath.Join(opt.StateDir, "store"), cas.Options{Failpoint: opt.Failpoint})
+	first, err := cas.Open(filepath.Join(opt.StateDir, "store"), cas.Options{Leave: leave, Failpoint: opt.Failpoint})
 	if err != nil {
 		return nil, err
 	}
@@ -51,7 +51,7 @@ func (c *Contents) OfApp(rec store.App) (*cas.Store, error) {
 	if s := c.of[owner]; s != nil {
 		return s, nil
 	}
-	s, err := cas.Open(filepath.Join(c.opt.StateDir, "store-"+owner), cas.Options{Failpoint: c.opt.Failpoint})
+	s, err := cas.Open(filepath.Join(c.opt.StateDir, "store-"+owner), cas.Options{Leave: leave, Failpoint: c.opt.Failpoint})
 	if err == nil {
 		c.of[owner] = s
 	}

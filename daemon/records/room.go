@@ -59,6 +59,9 @@ func NoRoom(err error) bool {
 // Reserve returns the number of bytes that the daemon's own records may need.
 const Reserve = 4 << 20
 
+// leave is the number of bytes that the content stores leave free: the reserve, and what they allocate ahead.
+const leave = Reserve + 2<<20
+
 // HasFree returns an error if the disk of the content stores lacks space for need bytes. It collects garbage first if
 // necessary, because a failed capture may have filled the disk.
 func (r *Records) HasFree(ctx context.Context, need int64) error {

@@ -127,6 +127,7 @@ func (d *Service) discard(ctx context.Context, who ipc.Caller, a *app.App, id ip
 		return err
 	}
 	defer root.Close()
+	doomed := map[string][]madeFile{}
 	for _, p := range req.Discard { // all of them, before the first is deleted
 		if !filepath.IsLocal(p) {
 			return errs.New(errs.Invalid, "", "%q is not a path in the workspace", p).WithHint("name a path below it")
@@ -135,15 +136,26 @@ func (d *Service) discard(ctx context.Context, who ipc.Caller, a *app.App, id ip
 		if err != nil {
 			return err
 		}
-		if len(list) != 1 || list[0].path != path.Clean(p) {
-			return errs.New(errs.NotFound, "", "%q is not a file that was made after %s", p, aimed).WithHint("leave out --discard, or name a file that is to be deleted for good")
+		if len(list) == 0 {
+			return errs.New(errs.NotFound, "", "%q is no file, and has none below it, that was made after %s", p, aimed).
+				WithHint("leave out --discard, or name what is to be deleted for good")
 		}
+		doomed[p] = list
 	}
 	for _, p := range req.Discard {
-		err := atParent(root, path.Clean(p), func(dir int, base string) error { return unix.Unlinkat(dir, base, 0) })
+		var err error
+		for _, f := range doomed[p] {
+			e := atParent(root, f.path, func(dir int, base string) error { return unix.Unlinkat(dir, base, 0) })
+			if !errors.Is(e, unix.ENOENT) { // named twice, or deleted meanwhile
+				err = errs.Also(err, errs.Wrap(errs.Failed, "delete "+f.path, e))
+			}
+			if err != nil {
+				break
+			}
+		}
 		d.events.WriteAudit(ctx, a.Rec(), who, "discard", string(aimed), fmt.Sprintf("%.512q was deleted for good, to make room", p), err, nil)
 		if err != nil {
-			return errs.Wrap(errs.Failed, "delete "+p, err)
+			return err
 		}
 	}
 	return nil
@@ -152,18 +164,33 @@ func (d *Service) discard(ctx context.Context, who ipc.Caller, a *app.App, id ip
 // mostDiscarded bounds how many files are named to be deleted.
 const mostDiscarded = 5
 
-// worthDiscarding returns the few largest files that take more than half of the room, or nil if it
-// takes many files to get there.
-func worthDiscarding(list []madeFile) (few []madeFile) {
-	var all, sum int64
+// worthDiscarding returns the few largest files that take more than half of the room. If it takes many files to get there, it returns
+// the deepest folder in which more than half of the room is taken. size is what was made there, in bytes.
+func worthDiscarding(list []madeFile) (few []string, size int64) {
+	below := map[string]int64{} // by folder
 	for _, f := range list {
-		all += f.size
-	}
-	slices.SortFunc(list, func(a, b madeFile) int { return cmp.Compare(b.size, a.size) })
-	for i, f := range list[:min(len(list), mostDiscarded)] {
-		if sum += f.size; sum > all/2 {
-			return list[:i+1]
+		for dir := path.Dir(f.path); ; dir = path.Dir(dir) {
+			below[dir] += f.size
+			if dir == "." {
+				break
+			}
 		}
 	}
-	return nil
+	slices.SortFunc(list, func(a, b madeFile) int { return cmp.Compare(b.size, a.size) })
+	for _, f := range list[:min(len(list), mostDiscarded)] {
+		few = append(few, f.path)
+		if size += f.size; size > below["."]/2 {
+			return few, size
+		}
+	}
+	deepest := "."
+	for dir, size := range below { // of two with so much, one is in the other
+		if size > below["."]/2 && (deepest == "." || len(dir) > len(deepest)) {
+			deepest = dir
+		}
+	}
+	if below[deepest] == 0 {
+		return nil, 0
+	}
+	return []string{deepest}, below[deepest]
 }

@@ -104,15 +104,13 @@ func (h *hints) orDiscard(ctx context.Context, err error) error {
 		return err
 	}
 	list, walkErr := h.madeSince(ctx, ".")
-	few := worthDiscarding(list)
+	few, size := worthDiscarding(list)
 	if walkErr != nil || len(few) == 0 {
 		return err
 	}
 	var words []string
-	var size int64
-	for _, f := range few {
-		words = append(words, "--discard", shellWord(f.path))
-		size += f.size
+	for _, p := range few {
+		words = append(words, "--discard", shellWord(p))
 	}
 	hint := fmt.Sprintf("`%s` first deletes for good what was made there since, %d MB", h.command(words...), size>>20)
 	return hinted(err, hint)

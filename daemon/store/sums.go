@@ -166,6 +166,8 @@ func classify(op string, err error) error {
 		if e.Code() != lib.SQLITE_CONSTRAINT_TRIGGER {
 			return errs.Wrap(errs.Failed, op, err)
 		}
+	case lib.SQLITE_FULL:
+		return &errs.Error{Kind: errs.Failed, Op: op, Err: err, Hint: "free space on the file system of the state folder"}
 	default:
 		return errs.Wrap(errs.Failed, op, err)
 	}

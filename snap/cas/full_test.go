@@ -92,6 +92,31 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
+// What is to be left free is left free, and a store that is out of room for that reason takes objects again when there is.
+func TestLeaves(t *testing.T) {
+	t.Parallel() // it waits for the disk
+	const leave = 2 << 20
+	mount := tmpfs(t, 8<<20)
+	s := open(t, mount+"/store", Options{Leave: leave})
+	saved := fillUp(t, s, 0)
+	if len(saved) < 10 {
+		t.Fatalf("only %d blobs fit", len(saved))
+	}
+	var fs unix.Statfs_t
+	noErr(t, unix.Statfs(mount, &fs))
+	if free := int64(fs.Bavail) * fs.Bsize; free < leave-growth || free > leave+growth {
+		t.Errorf("%d bytes are free, and %d were to be left", free, leave)
+	}
+	for i, p := range saved {
+		expect(t, s, fmt.Sprint(i), p)
+		noErr(t, s.Delete(fmt.Sprint(i)))
+	}
+	must(s.Collect(context.Background()))
+	p := noise(t, 500<<10)
+	save(t, s, "after", p)
+	expect(t, s, "after", p)
+}
+
 // fillUp commits blobs until the disk is full.
 func fillUp(t *testing.T, s *Store, from int) (saved [][]byte) {
 	t.Helper()

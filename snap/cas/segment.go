@@ -108,6 +108,22 @@ func (s *Store) setAside(n int64) error {
 	return nil
 }
 
+// leaves returns ENOSPC if the active segment cannot grow to end without what is to be left free.
+func (s *Store) leaves(end int64) error {
+	g := s.active
+	if s.opt.Leave == 0 || g.alloc >= end+reserve {
+		return nil
+	}
+	var fs unix.Statfs_t
+	if err := unix.Fstatfs(int(g.f.Fd()), &fs); err != nil {
+		return os.NewSyscallError("fstatfs", err)
+	}
+	if int64(fs.Bavail)*fs.Bsize < end-g.size.Load()+s.opt.Leave {
+		return unix.ENOSPC
+	}
+	return nil
+}
+
 // appendObject writes an object's record at the log's end, in a new segment if the active one is full. The caller must hold
 // wmu.
 func (s *Store) appendObject(r *record) (object, error) {
@@ -119,7 +135,11 @@ func (s *Store) appendObject(r *record) (object, error) {
 	if err := s.opt.Failpoint.At("append-object"); err != nil {
 		return object{}, err
 	}
-	if err := s.setAside(s.active.size.Load() + r.size()); err != nil {
+	end := s.active.size.Load() + r.size()
+	if err := s.leaves(end); err != nil {
+		return object{}, err
+	}
+	if err := s.setAside(end); err != nil {
 		return object{}, err
 	}
 	off, err := s.write(r)

@@ -46,6 +46,8 @@ type Options struct {
 	SegmentBytes int64
 	// PackBytes is the least size of the unpacked objects at which Pack packs them: 256 KiB if 0.
 	PackBytes int64
+	// Leave is the number of free bytes on the file system below which no objects are stored. They are for others.
+	Leave     int64
 	Failpoint failpoint.Hook // for tests: called before each durable step
 }
 
