@@ -25,6 +25,7 @@ type file struct {
 	Exclude   []string    `toml:"exclude"`
 	Health    *health     `toml:"health"`
 	Retention retention   `toml:"retention"`
+	Fork      fork        `toml:"fork"`
 	Databases []*database `toml:"database"`
 }
 
@@ -41,6 +42,12 @@ type retention struct {
 	KeepSafety  int           `toml:"keep_safety"`
 	MaxBytes    tomlfile.Size `toml:"max_bytes"`
 	ExpireAfter string        `toml:"expire_after"`
+}
+
+type fork struct {
+	Dir         string `toml:"dir"`
+	Expose      []int  `toml:"expose"`
+	ExpireAfter string `toml:"expire_after"`
 }
 
 type database struct {
@@ -94,6 +101,7 @@ func (f *file) app() (ipc.App, *fault) {
 			KeepLast: f.Retention.KeepLast, DailyDays: f.Retention.DailyDays, KeepTurns: f.Retention.KeepTurns, KeepSafety: f.Retention.KeepSafety,
 			MaxBytes: f.Retention.MaxBytes.Bytes, ExpireAfter: f.Retention.ExpireAfter,
 		},
+		Forking: ipc.Forking(f.Fork),
 	}
 	if f.Retention.MaxBytes.Bad {
 		return app, &fault{key: "retention.max_bytes", what: "max_bytes is not a size", hint: tomlfile.SizeHint}

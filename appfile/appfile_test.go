@@ -121,6 +121,10 @@ func TestParseRefuses(t *testing.T) {
 		{"cluster of another", "driver = \"sqlite\"", "driver = \"sqlite\"\nunit = \"a.service\"", "data_dir and unit are for postgres", ""},
 		{"mode of another", "driver = \"sqlite\"", "driver = \"sqlite\"\nmode = \"logical\"", "sqlite has only one", "leave mode out"},
 		{"pairs that are none", `"postgres:///shop"`, `"dbname"`, "app file:24: the dsn", "dbname=DATABASE"},
+		{"forks' folder", "[health]", "[fork]\ndir = \"../a/\"\n[health]", "app file:11: the forks' folder \"../a/\" is not a plain path", "../forks"},
+		{"forks' port", "[health]", "[fork]\nexpose = [3000, 70000]\n[health]", "app file:11: 70000 is not a port", "65535"},
+		{"forks' port twice", "[health]", "[fork]\nexpose = [3000, 3000]\n[health]", "app file:11: 3000 is not a port, or is listed twice", "65535"},
+		{"forks' expiry", "[health]", "[fork]\nexpire_after = \"1d\"\n[health]", "app file:11: expire_after \"1d\" of forks", "24h"},
 		{"scheme of another", `"postgres:///shop"`, `"mysql:///shop"`, "app file:24: the dsn", "postgres://"},
 	}
 	for _, tt := range tests {

@@ -20,7 +20,7 @@ var (
 
 func check(app ipc.App) *fault {
 	for _, rule := range []func(ipc.App) *fault{
-		checkNames, checkWorkspace, checkProcess, checkHealth, checkRetention, checkDatabases,
+		checkNames, checkWorkspace, checkProcess, checkHealth, checkRetention, checkForking, checkDatabases,
 	} {
 		if f := rule(app); f != nil {
 			return f
@@ -138,6 +138,27 @@ func checkRetention(app ipc.App) *fault {
 	if d, err := time.ParseDuration(r.ExpireAfter); err != nil || d < 0 {
 		return &fault{key: "retention.expire_after", what: fmt.Sprintf("expire_after %q is not a duration", r.ExpireAfter),
 			hint: `write hours, as in "720h" for 30 days; "0" means never`}
+	}
+	return nil
+}
+
+func checkForking(app ipc.App) *fault {
+	f := app.Forking
+	if f.Dir != "" && (path.Clean(f.Dir) != f.Dir || unprintable(f.Dir)) {
+		return &fault{key: "fork.dir", what: fmt.Sprintf("the forks' folder %q is not a plain path", f.Dir), hint: `write it like "/srv/forks" or "../forks", without "//" or a / at its end`}
+	}
+	seen := map[int]bool{}
+	for _, port := range f.Expose {
+		if port < 1 || port > 65535 || seen[port] {
+			return &fault{key: "fork.expose", what: fmt.Sprintf("%d is not a port, or is listed twice", port), hint: "list ports of the app, from 1 to 65535, as in expose = [3000, 3001]"}
+		}
+		seen[port] = true
+	}
+	if f.ExpireAfter == "" {
+		return nil
+	}
+	if d, err := time.ParseDuration(f.ExpireAfter); err != nil || d < 0 {
+		return &fault{key: "fork.expire_after", what: fmt.Sprintf("expire_after %q of forks is not a duration", f.ExpireAfter), hint: `write hours, as in "24h"; "0" means never`}
 	}
 	return nil
 }

@@ -31,6 +31,10 @@ func TestReference(t *testing.T) {
 		"retention.max_bytes":    {Doc: "while what is left occupies more, safety checkpoints go, then those of turns, the oldest first, but never the newest of all. What somebody asked for stays, and `mulligan status` says that it is too much. `0` is no limit"},
 		"retention.expire_after": {Doc: "the age at which a checkpoint goes, in hours; it counts for checkpoints that are made from then on. `\"0\"` is never", Type: "time"},
 
+		"fork.dir":          {Doc: "the folder in which the folders of forks are made; a relative path begins at the workspace", Default: "`SLUG-forks` beside the workspace"},
+		"fork.expose":       {Doc: "ports of the app: each fork has an address on the host for each of them, besides that of the health check", Type: "numbers", Default: "none"},
+		"fork.expire_after": {Doc: "the time after which a fork is dropped if nobody touched it: no command named it, and nothing was written in its folder. `\"0\"` is never", Type: "time", Default: "`\"0\"`"},
+
 		"database.name":     {Doc: "what it is called; its layer is `db:NAME`", Default: "the database's own"},
 		"database.driver":   {Doc: driverNames(), Default: "what the URL of `dsn` says"},
 		"database.dsn":      {Doc: "where it is: a URL; for postgres `key=value` pairs will do; for sqlite a path in the workspace, or an absolute one. Required", Default: "–"},
@@ -47,6 +51,7 @@ registers the app of one. A key that is not listed here is an error that names i
 A *text* is quoted; *texts* are a list of them; a *time* is a text like ` + "`\"90s\"` or `\"720h\"`" + `; a *size* is a number of bytes, or a text like ` + "`\"20GiB\"`" + `.`,
 		"health":    "## [health]\n\nHow to tell whether the app works: exactly one of `url` and `command`.",
 		"retention": "## [retention]\n\nWhat pruning leaves. Pinned checkpoints always stay, and so do the newest of all and the newest that somebody asked for.",
+		"fork":      "## [fork]\n\nHow the app is [forked](../how-to/forks.md).",
 		"database":  "## [[database]]\n\nOne table for each database.",
 	}))
 }

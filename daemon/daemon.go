@@ -96,6 +96,7 @@ func Open(ctx context.Context, opt Options) (*Daemon, error) {
 		d.apps.Background(func() { d.upkeep.RehearseAll(d.run) })
 	}
 	d.apps.Background(func() { d.CheckSizes(d.run) })
+	d.apps.Background(func() { d.ExpireForks(d.run) })
 	if !opt.User {
 		d.apps.Background(func() { d.upkeep.WatchOwners(d.run) })
 	}

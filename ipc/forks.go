@@ -20,6 +20,14 @@ type Fork struct {
 	Folder  string            `json:"folder"`           // identifies the folder that was made for it: device and inode
 }
 
+// Forking says how an app is forked.
+type Forking struct {
+	Dir    string `json:"dir,omitempty"`    // the folder in which the forks' folders are made, absolute or relative to the workspace; empty: one beside it
+	Expose []int  `json:"expose,omitempty"` // ports of the app that each fork has an address for on the host, besides that of the health check
+	// ExpireAfter is the time after which a fork that nobody touched is dropped, as in "24h"; empty: never.
+	ExpireAfter string `json:"expire_after,omitempty"`
+}
+
 // ForkPort is a port of a fork's app: its number inside, and the address that leads to it from the host.
 type ForkPort struct {
 	Port    int    `json:"port"`

@@ -63,6 +63,7 @@ type App struct {
 	Health    *Health    `json:"health,omitempty"`
 	Retention Retention  `json:"retention"`
 	Databases []Database `json:"databases,omitempty"`
+	Forking   Forking    `json:"forking,omitzero"`
 	CreatedAt time.Time  `json:"created_at"`
 	Fork      *Fork      `json:"fork,omitempty"` // nil: it is not a fork
 
@@ -154,6 +155,7 @@ type AppChange struct {
 	Health    *Health     `json:"health,omitempty"`
 	Retention *Retention  `json:"retention,omitempty"`
 	Databases *[]Database `json:"databases,omitempty"`
+	Forking   *Forking    `json:"forking,omitempty"`
 }
 
 // Checkpoint is a state of the app to which it can be rolled back.

@@ -24,6 +24,7 @@ const appSetLong = `Change an app's settings. The keys are those of the app file
   retention.keep_last=N   retention.daily_days=N  retention.keep_turns=N
   retention.keep_safety=N
   retention.max_bytes=20GiB                       retention.expire_after=720h (0: never)
+  fork.dir=FOLDER         fork.expose=PORT,…      fork.expire_after=24h (0: never)
   database=SPEC           (adds it, or replaces the one of that name; empty: none at all; SPEC
                           as mulligan app add has it)
   owner=NAME              (root, where the account of the app's uid has another name than it had:
@@ -130,6 +131,28 @@ var setters = map[string]func(app *ipc.App, change *ipc.AppChange, value string)
 		change.Retention = &app.Retention
 		return nil
 	},
+	"fork.dir": forkKey(func(f *ipc.Forking, v string) error {
+		f.Dir = v
+		return nil
+	}),
+	"fork.expose": forkKey(func(f *ipc.Forking, v string) error {
+		f.Expose = nil
+		for word := range strings.SplitSeq(v, ",") {
+			if v == "" {
+				break
+			}
+			port, err := strconv.Atoi(strings.TrimSpace(word))
+			if err != nil {
+				return err
+			}
+			f.Expose = append(f.Expose, port)
+		}
+		return nil
+	}),
+	"fork.expire_after": forkKey(func(f *ipc.Forking, v string) error {
+		f.ExpireAfter = v
+		return nil
+	}),
 	"database": setDatabase,
 }
 
@@ -183,6 +206,14 @@ func retentionCount(field func(*ipc.Retention) *int) func(*ipc.App, *ipc.AppChan
 		*field(&app.Retention) = n
 		change.Retention = &app.Retention
 		return err
+	}
+}
+
+// forkKey returns a setter that changes with f how the app is forked.
+func forkKey(f func(*ipc.Forking, string) error) func(*ipc.App, *ipc.AppChange, string) error {
+	return func(app *ipc.App, change *ipc.AppChange, v string) error {
+		change.Forking = &app.Forking
+		return f(&app.Forking, v)
 	}
 }
 

@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -92,6 +95,48 @@ var removeFolder = privsep.Define("daemon.removeForkFolder", func(ctx context.Co
 	}
 	return false, removeEmpty(filepath.Dir(f.Path))
 })
+
+// folderSince asks whether something in a folder was changed after a time.
+type folderSince struct {
+	Path  string
+	Since time.Time
+}
+
+// changedSince reports whether a file or folder below a fork's folder was written, made, renamed or removed after a time.
+var changedSince = privsep.Define("daemon.forkChangedSince", func(ctx context.Context, f folderSince) (changed bool, err error) {
+	root, err := os.OpenRoot(f.Path)
+	if err != nil {
+		return false, err
+	}
+	defer root.Close()
+	err = fs.WalkDir(root.FS(), ".", func(path string, e fs.DirEntry, err error) error {
+		if err == nil {
+			err = ctx.Err()
+		}
+		if err != nil {
+			return err
+		}
+		info, err := e.Info()
+		if err != nil {
+			return err // it was removed just now, which the next walk sees
+		}
+		st, ok := info.Sys().(*syscall.Stat_t)
+		if changed = ok && time.Unix(st.Ctim.Unix()).After(f.Since); changed { //nolint:unconvert // of another type on other machines
+			return fs.SkipAll
+		}
+		return nil
+	})
+	return changed, err
+})
+
+// ForkChangedSince reports whether something in a fork's folder was changed after a time.
+func (s *Set) ForkChangedSince(ctx context.Context, rec store.App, since time.Time) (bool, error) {
+	acc, err := s.AccountOf(rec)
+	if err != nil {
+		return false, err
+	}
+	return changedSince.Call(ctx, acc.User(), folderSince{rec.Workspace, since})
+}
 
 // removeEmpty removes a folder if it is empty.
 func removeEmpty(path string) error {

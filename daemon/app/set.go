@@ -91,6 +91,14 @@ func (s *Set) Put(a *App) {
 // like one that does not exist. A slug is unique for each owner only: a caller who sees apps of
 // several owners may have to use the id.
 func (s *Set) Find(who ipc.Caller, ref string) (*App, error) {
+	a, err := s.find(who, ref)
+	if err == nil && who != accounts.Self() {
+		a.Touch(s.opt.Now())
+	}
+	return a, err
+}
+
+func (s *Set) find(who ipc.Caller, ref string) (*App, error) {
 	const op = "find app"
 	sees := s.VisibleTo(who)
 	s.mu.Lock()

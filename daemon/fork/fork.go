@@ -285,7 +285,7 @@ func (s *Service) describe(parent *app.App, origin store.Checkpoint, req ipc.For
 	rec.Slug = was.Slug + "-" + name
 	rec.Workspace = req.Dir
 	if rec.Workspace == "" {
-		rec.Workspace = filepath.Join(filepath.Dir(was.Workspace), was.Slug+"-forks", name)
+		rec.Workspace = filepath.Join(forksDir(was.App), name)
 	}
 	if !filepath.IsAbs(rec.Workspace) || filepath.Clean(rec.Workspace) != rec.Workspace {
 		return rec, errs.New(errs.Invalid, "", "%q is not an absolute path", rec.Workspace)
@@ -315,6 +315,18 @@ func (s *Service) describe(parent *app.App, origin store.Checkpoint, req ipc.For
 		rec.Unit = layer.CopyName(rec.ID, unit)
 	}
 	return rec, s.ports(was.Fork, &rec)
+}
+
+// forksDir is the folder in which the folders of an app's forks are made.
+func forksDir(parent ipc.App) string {
+	switch dir := parent.Forking.Dir; {
+	case dir == "":
+		return filepath.Join(filepath.Dir(parent.Workspace), parent.Slug+"-forks")
+	case filepath.IsAbs(dir):
+		return dir
+	default:
+		return filepath.Join(parent.Workspace, dir)
+	}
 }
 
 // freeName is the smallest number that no fork of the app has as its name.

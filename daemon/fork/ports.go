@@ -12,43 +12,68 @@ import (
 	"mulligan/ipc"
 )
 
-// ports chooses addresses of the host for the fork's ports: that of its health check. The health check asks there.
+// ports chooses addresses of the host for the fork's ports: that of its health check, which asks there, and those that the app's
+// settings name.
 func (s *Service) ports(was *ipc.Fork, rec *store.App) error {
-	if rec.Health == nil || rec.Health.URL == "" || len(rec.Run) == 0 && rec.Unit == "" {
-		return nil
+	if len(rec.Run) == 0 && rec.Unit == "" {
+		return nil // nothing of the fork's would listen
 	}
-	u, err := url.Parse(rec.Health.URL)
-	if err != nil {
-		return err
+	rec.Fork.Ports = nil
+	taken := map[string]bool{}
+	expose := func(port int) (string, error) {
+		address, err := s.freeAddress(taken)
+		taken[address] = true
+		rec.Fork.Ports = append(rec.Fork.Ports, ipc.ForkPort{Port: port, Address: address})
+		return address, err
 	}
+	checked := 0
+	if rec.Health != nil && rec.Health.URL != "" {
+		u, err := url.Parse(rec.Health.URL)
+		if err != nil {
+			return err
+		}
+		if checked = insidePort(was, u); checked != 0 {
+			if u.Host, err = expose(checked); err != nil {
+				return err
+			}
+			h := *rec.Health
+			h.URL = u.String()
+			rec.Health = &h
+		}
+	}
+	for _, port := range rec.Forking.Expose {
+		if port == checked {
+			continue
+		}
+		if _, err := expose(port); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// insidePort returns the port of an app at which its health check asks; 0 if the URL has a default port, where another server answers.
+func insidePort(was *ipc.Fork, u *url.URL) int {
 	port, err := strconv.Atoi(u.Port())
 	if err != nil {
-		return nil // a default port: the front's server is another
+		return 0
 	}
 	if was != nil { // of a fork, the health check asks at an address of the host
 		for _, p := range was.Ports {
 			if p.Address == u.Host {
-				port = p.Port
+				return p.Port
 			}
 		}
 	}
-	if u.Host, err = s.freeAddress(); err != nil {
-		return err
-	}
-	rec.Fork.Ports = []ipc.ForkPort{{Port: port, Address: u.Host}}
-	h := *rec.Health
-	h.URL = u.String()
-	rec.Health = &h
-	return nil
+	return port
 }
 
 // The ports that forks get: this many below those that the kernel gives to connections.
 const forkPorts = 10_000
 
 // freeAddress returns an address of the loopback for a fork. The fork keeps it for its life, also while it is stopped. So it is none
-// that another fork has, and none that the kernel gives to connections (ip_local_port_range in ip(7)), unless there is no other.
-func (s *Service) freeAddress() (string, error) {
-	taken := map[string]bool{}
+// that another fork has or that is taken, and none that the kernel gives to connections (ip_local_port_range in ip(7)), unless there is no other.
+func (s *Service) freeAddress(taken map[string]bool) (string, error) {
 	for _, rec := range s.apps.Records() {
 		if rec.Fork != nil {
 			for _, p := range rec.Fork.Ports {

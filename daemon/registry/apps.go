@@ -177,6 +177,7 @@ func apply(spec *ipc.App, ch ipc.AppChange) {
 	set(&spec.Auto, ch.Auto)
 	set(&spec.Exclude, ch.Exclude)
 	set(&spec.Retention, ch.Retention)
+	set(&spec.Forking, ch.Forking)
 	if ch.Databases != nil {
 		spec.Databases = app.WithSecrets(*ch.Databases, spec.Databases)
 	}

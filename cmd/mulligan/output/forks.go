@@ -17,7 +17,11 @@ func (p *Printer) PrintForks(list ipc.ForkList) error {
 	for _, a := range list.Forks {
 		var addresses []string
 		for _, port := range a.Fork.Ports {
-			addresses = append(addresses, port.Address)
+			address := port.Address
+			if p.Terminal && len(a.Fork.Ports) > 1 {
+				address = fmt.Sprintf("%s=%d", address, port.Port)
+			}
+			addresses = append(addresses, address)
 		}
 		address := strings.Join(addresses, " ")
 		if address == "" {

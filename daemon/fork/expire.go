@@ -1,0 +1,83 @@
+package fork
+
+import (
+	"context"
+	"time"
+
+	"mulligan/daemon/accounts"
+	"mulligan/daemon/app"
+	"mulligan/errs"
+)
+
+// expireEvery is how often forks are looked at.
+const expireEvery = time.Minute
+
+// ExpireForks drops forks that nobody touched for long, again and again until ctx ends.
+func (s *Service) ExpireForks(ctx context.Context) {
+	tick := time.NewTicker(expireEvery)
+	defer tick.Stop()
+	begun := s.opt.Now()
+	for {
+		s.Expire(ctx, begun)
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// Expire drops the forks that nobody touched for as long as their parents' settings say. begun, the daemon's start, counts as a touch
+// of all: before, nobody could touch them.
+func (s *Service) Expire(ctx context.Context, begun time.Time) {
+	for _, a := range s.apps.All() {
+		rec := a.Rec()
+		if ctx.Err() != nil {
+			return
+		}
+		if rec.Fork == nil || rec.Fork.Making {
+			continue
+		}
+		idle, err := s.expired(ctx, a, begun)
+		if err == nil && idle {
+			err = s.drop(ctx, accounts.Self(), a)
+			of := rec
+			if parent, e := s.apps.Find(accounts.Self(), string(rec.Fork.Parent)); e == nil {
+				of = parent.Rec()
+			}
+			s.events.WriteAudit(ctx, of, accounts.Self(), "drop", rec.Fork.Name, "nobody touched it for "+rec.Forking.ExpireAfter, err, nil)
+		}
+		if err != nil && errs.KindOf(err) != errs.Busy {
+			s.opt.Log.Warn("a fork could not be expired", "app", rec.Slug, "err", err)
+		}
+	}
+}
+
+// expired reports whether a fork's time is over.
+func (s *Service) expired(ctx context.Context, a *app.App, begun time.Time) (bool, error) {
+	rec := a.Rec()
+	after, err := time.ParseDuration(rec.Forking.ExpireAfter)
+	if err != nil || after <= 0 {
+		return false, nil
+	}
+	limit := s.opt.Now().Add(-after)
+	for _, at := range []time.Time{begun, rec.CreatedAt, a.Touched()} {
+		if at.After(limit) {
+			return false, nil
+		}
+	}
+	list, err := s.store.Checkpoints(ctx, rec.ID)
+	if err != nil {
+		return false, err
+	}
+	for _, cp := range list {
+		if cp.CreatedAt.After(limit) {
+			return false, nil
+		}
+	}
+	if s.forksOf(rec.ID) > 0 { // they are based on it
+		return false, nil
+	}
+	changed, err := s.apps.ForkChangedSince(ctx, rec, limit) // takes its time
+	return !changed && !a.Touched().After(limit), err
+}
