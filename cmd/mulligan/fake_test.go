@@ -174,6 +174,7 @@ func (f *fake) setApp(a *fakeApp, w http.ResponseWriter, r *http.Request) error 
 	set(&a.Auto, ch.Auto)
 	set(&a.Exclude, ch.Exclude)
 	set(&a.Retention, ch.Retention)
+	set(&a.Forking, ch.Forking)
 	set(&a.Databases, ch.Databases)
 	if ch.Health != nil {
 		a.Health = ch.Health

@@ -10,7 +10,6 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"mulligan/daemon/layer"
 	"mulligan/daemon/store"
@@ -26,7 +25,7 @@ type App struct {
 
 	Asleep atomic.Bool // the app does not run because its owner's account changed
 
-	touched atomic.Int64 // when somebody last asked for the app, in nanoseconds since 1970; 0: not since the daemon's start
+	LastAsked atomic.Int64 // when somebody last asked for the app by its name, in nanoseconds since 1970; 0: not since the daemon's start
 
 	mu         sync.Mutex
 	recoveries []string      // one sentence for each interrupted operation that was finished or undone
@@ -60,12 +59,6 @@ func (a *App) Layers() []layer.Layer { return a.Now.Load().Layers }
 
 func (a *App) Layer(name snap.Layer) (layer.Layer, bool) { return a.Now.Load().Layer(name) }
 func (a *App) HostPart() systemd.Unit                    { return a.Now.Load().HostPart() }
-
-// Touched returns when somebody last asked for the app by its name, since the daemon's start.
-func (a *App) Touched() time.Time { return time.Unix(0, a.touched.Load()) }
-
-// Touch notes that somebody asked for the app.
-func (a *App) Touch(at time.Time) { a.touched.Store(at.UnixNano()) }
 
 // Problems returns what about the app needs a person's attention, one sentence each.
 func (a *App) Problems() []string {

@@ -93,7 +93,7 @@ func (s *Set) Put(a *App) {
 func (s *Set) Find(who ipc.Caller, ref string) (*App, error) {
 	a, err := s.find(who, ref)
 	if err == nil && who != accounts.Self() {
-		a.Touch(s.opt.Now())
+		a.LastAsked.Store(s.opt.Now().UnixNano())
 	}
 	return a, err
 }

@@ -61,7 +61,7 @@ func (s *Service) expired(ctx context.Context, a *app.App, begun time.Time) (boo
 		return false, nil
 	}
 	limit := s.opt.Now().Add(-after)
-	for _, at := range []time.Time{begun, rec.CreatedAt, a.Touched()} {
+	for _, at := range []time.Time{begun, rec.CreatedAt, time.Unix(0, a.LastAsked.Load())} {
 		if at.After(limit) {
 			return false, nil
 		}
@@ -79,5 +79,5 @@ func (s *Service) expired(ctx context.Context, a *app.App, begun time.Time) (boo
 		return false, nil
 	}
 	changed, err := s.apps.ForkChangedSince(ctx, rec, limit) // takes its time
-	return !changed && !a.Touched().After(limit), err
+	return !changed && !time.Unix(0, a.LastAsked.Load()).After(limit), err
 }

@@ -1,0 +1,179 @@
+// Package appkeys has the keys of an app's settings as `mulligan app set` takes them.
+package appkeys
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+
+	"mulligan/appfile"
+	"mulligan/cmd/mulligan/values"
+	"mulligan/errs"
+	"mulligan/ipc"
+	"mulligan/tomlfile"
+)
+
+// setters has a function for each key. It sets the key's value in app and puts
+// what the API needs into change. The API replaces some groups of fields as a whole.
+var setters = map[string]func(app *ipc.App, change *ipc.AppChange, value string) error{
+	"unit": func(app *ipc.App, change *ipc.AppChange, v string) error {
+		change.Unit = &v
+		return nil
+	},
+	"run": func(app *ipc.App, change *ipc.AppChange, v string) error {
+		words, err := values.Command(v)
+		app.Run = append([]string{}, words...) // not nil, which the API takes for no change
+		change.Run = &app.Run
+		return err
+	},
+	"owner":    textKey(func(change *ipc.AppChange) **string { return &change.Owner }),
+	"domain":   textKey(func(change *ipc.AppChange) **string { return &change.Domain }),
+	"uri":      textKey(func(change *ipc.AppChange) **string { return &change.URI }),
+	"shutdown": textKey(func(change *ipc.AppChange) **string { return &change.Shutdown }),
+	"auto": func(app *ipc.App, change *ipc.AppChange, v string) (err error) {
+		app.Auto, err = strconv.ParseBool(v)
+		change.Auto = &app.Auto
+		return err
+	},
+	"exclude": func(app *ipc.App, change *ipc.AppChange, v string) error {
+		list, err := values.Patterns(v)
+		app.Exclude = append([]string{}, list...)
+		change.Exclude = &app.Exclude
+		return err
+	},
+	"health.url": healthKey(func(h *ipc.Health, v string) error {
+		h.URL, h.Command = v, nil
+		return nil
+	}),
+	"health.command": healthKey(func(h *ipc.Health, v string) (err error) {
+		h.URL = ""
+		h.Command, err = values.Command(v)
+		return err
+	}),
+	"health.timeout": healthKey(func(h *ipc.Health, v string) error {
+		h.Timeout = v
+		return nil
+	}),
+	"retention.keep_last":   retentionCount(func(r *ipc.Retention) *int { return &r.KeepLast }),
+	"retention.daily_days":  retentionCount(func(r *ipc.Retention) *int { return &r.DailyDays }),
+	"retention.keep_turns":  retentionCount(func(r *ipc.Retention) *int { return &r.KeepTurns }),
+	"retention.keep_safety": retentionCount(func(r *ipc.Retention) *int { return &r.KeepSafety }),
+	"retention.max_bytes": func(app *ipc.App, change *ipc.AppChange, v string) error {
+		n, ok := tomlfile.ParseSize(v)
+		if !ok {
+			return strconv.ErrSyntax
+		}
+		app.Retention.MaxBytes = n
+		change.Retention = &app.Retention
+		return nil
+	},
+	"retention.expire_after": func(app *ipc.App, change *ipc.AppChange, v string) error {
+		app.Retention.ExpireAfter = v
+		change.Retention = &app.Retention
+		return nil
+	},
+	"fork.dir": forkKey(func(f *ipc.Forking, v string) error {
+		f.Dir = v
+		return nil
+	}),
+	"fork.expose": forkKey(func(f *ipc.Forking, v string) error {
+		f.Expose = nil
+		for word := range strings.SplitSeq(v, ",") {
+			if v == "" {
+				break
+			}
+			port, err := strconv.Atoi(strings.TrimSpace(word))
+			if err != nil {
+				return err
+			}
+			f.Expose = append(f.Expose, port)
+		}
+		return nil
+	}),
+	"fork.expire_after": forkKey(func(f *ipc.Forking, v string) error {
+		f.ExpireAfter = v
+		return nil
+	}),
+	"database": setDatabase,
+}
+
+// ownQuotes lists the keys whose setters handle quotation marks themselves.
+var ownQuotes = []string{"run", "exclude", "health.command"}
+
+// Set applies one argument KEY=VALUE to app and change.
+func Set(app *ipc.App, change *ipc.AppChange, pair string) error {
+	const op = "app set"
+	key, value, found := strings.Cut(pair, "=")
+	set := setters[key]
+	if !found || set == nil {
+		return errs.New(errs.Invalid, op, "%q is not KEY=VALUE with a known key", pair).WithHint("see `mulligan app set --help`")
+	}
+	if !slices.Contains(ownQuotes, key) {
+		var err error
+		if value, err = values.Text(key, value); err != nil {
+			return err
+		}
+	}
+	err := set(app, change, value)
+	if err != nil && errs.KindOf(err) == errs.Internal {
+		return errs.New(errs.Invalid, op, "%q is not a value for %s", value, key).WithHint("see `mulligan app set --help`")
+	}
+	return err
+}
+
+// textKey returns a setter that puts the value into a field of the change.
+func textKey(field func(*ipc.AppChange) **string) func(*ipc.App, *ipc.AppChange, string) error {
+	return func(_ *ipc.App, change *ipc.AppChange, v string) error {
+		*field(change) = &v
+		return nil
+	}
+}
+
+// healthKey returns a setter that changes the health check with f.
+func healthKey(f func(*ipc.Health, string) error) func(*ipc.App, *ipc.AppChange, string) error {
+	return func(app *ipc.App, change *ipc.AppChange, v string) error {
+		if app.Health == nil {
+			app.Health = new(ipc.Health)
+		}
+		change.Health = app.Health
+		return f(app.Health, v)
+	}
+}
+
+// retentionCount returns a setter of one of the retention's numbers.
+func retentionCount(field func(*ipc.Retention) *int) func(*ipc.App, *ipc.AppChange, string) error {
+	return func(app *ipc.App, change *ipc.AppChange, v string) error {
+		n, err := strconv.Atoi(v)
+		*field(&app.Retention) = n
+		change.Retention = &app.Retention
+		return err
+	}
+}
+
+// forkKey returns a setter that changes with f how the app is forked.
+func forkKey(f func(*ipc.Forking, string) error) func(*ipc.App, *ipc.AppChange, string) error {
+	return func(app *ipc.App, change *ipc.AppChange, v string) error {
+		change.Forking = &app.Forking
+		return f(&app.Forking, v)
+	}
+}
+
+// setDatabase adds the database of spec, or replaces the one of its name. An empty spec removes all databases.
+func setDatabase(app *ipc.App, change *ipc.AppChange, spec string) error {
+	change.Databases = &app.Databases
+	if spec == "" {
+		app.Databases = []ipc.Database{} // not nil, which the API takes for no change
+		return nil
+	}
+	db, err := appfile.ParseDatabase(spec)
+	if err != nil {
+		return err
+	}
+	at := slices.IndexFunc(app.Databases, func(d ipc.Database) bool { return d.Name == db.Name })
+	if at < 0 {
+		app.Databases = append(app.Databases, db)
+	} else {
+		app.Databases[at] = db
+	}
+	return nil
+}
