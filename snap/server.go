@@ -25,9 +25,18 @@ type Server struct {
 	Socket string
 	// SocketName is the file name that clients expect of the socket in any folder; "": they accept any name.
 	SocketName string
+	// Seeded says where the server's data are if a [ServerSource] made them; nil: Setup makes them.
+	Seeded *Seeded
 	// Usual are the folders where clients without a configured address look for the parent's server. In a fork, they find the
 	// fork's server there.
 	Usual []string
+}
+
+// Seeded says where a [ServerSource] made the data of servers: in a folder for each server, by its name. The servers run as the user
+// whom the folders belong to.
+type Seeded struct {
+	Folder   string
+	UID, GID int
 }
 
 // Parent is a database of a fork's parent. In the fork, a Server takes the place of the database's server.

@@ -337,6 +337,25 @@ type Adopter interface {
 	Adopt(ctx context.Context, from Driver, id, as SnapshotID) (Snapshot, error)
 }
 
+// ServerSource is a driver that manages the files of its database's server. It makes the data of servers that forks of the app have for
+// themselves, and takes them back.
+type ServerSource interface {
+	// SeedServer makes the data of a server called name, with the state of the snapshot id. It replaces what an earlier call left.
+	SeedServer(ctx context.Context, name string, id SnapshotID) error
+	// AdoptServer stores the state of such a server, which was shut down in order, as a snapshot.
+	AdoptServer(ctx context.Context, name string, as SnapshotID) (Snapshot, error)
+}
+
+// ServerSourceOf returns d as a ServerSource. A driver that delegates to another one has a method ServerSource that returns the
+// other's.
+func ServerSourceOf(d Driver) (ServerSource, bool) {
+	if outer, ok := d.(interface{ ServerSource() (ServerSource, bool) }); ok {
+		return outer.ServerSource()
+	}
+	s, ok := d.(ServerSource)
+	return s, ok
+}
+
 // Seeder is a driver that can copy parts of another app's live state into an empty live state. This only makes the following
 // restore faster.
 type Seeder interface {

@@ -104,6 +104,7 @@ type forkedServer struct {
 	program    string // of the server
 	uid        int    // of the app's owner
 	userDaemon bool   // the daemon is the owner's; else root's
+	cluster    bool   // the daemon manages the files of the server, whose user is another one than the app's owner
 	// start starts the parent's server, and returns the app's DSN and the commands of its client.
 	start func(t *testing.T, dir string) (dsn string, client []string)
 	write func(r *rand.Rand, word string) string // commands that change much
@@ -133,14 +134,27 @@ func forkedServers() []forkedServer {
 		}
 		return strings.Join(append(list, fmt.Sprintf("COMMIT; CREATE TABLE %s_%d (w text); INSERT INTO %[1]s_%[2]d VALUES ('%[1]s');", word, r.IntN(1e9))), "\n")
 	}}
-	list := []forkedServer{redis, redis, postgres, postgres, maria, maria}
+	list := []forkedServer{redis, redis, postgres, postgres, maria, maria, postgres}
 	list[0].name, list[0].uid, list[0].start = "redis by tcp", stranger, func(t *testing.T, dir string) (string, []string) { return startRedis(t, dir, false) }
 	list[1].name, list[1].userDaemon, list[1].start = "redis by socket", true, func(t *testing.T, dir string) (string, []string) { return startRedis(t, dir, true) }
 	list[2].name, list[2].start = "postgres by tcp", func(t *testing.T, _ string) (string, []string) { return startPostgres(t, false) }
 	list[3].name, list[3].userDaemon, list[3].start = "postgres by socket", true, func(t *testing.T, _ string) (string, []string) { return startPostgres(t, true) }
 	list[4].name, list[4].start = "mariadb by tcp", func(t *testing.T, dir string) (string, []string) { return startMariaDB(t, dir, false) }
 	list[5].name, list[5].userDaemon, list[5].start = "mariadb by socket", true, func(t *testing.T, dir string) (string, []string) { return startMariaDB(t, dir, true) }
+	list[6].name, list[6].cluster, list[6].start = "postgres by its files", true, func(t *testing.T, _ string) (string, []string) { return startCluster(t) }
 	return list
+}
+
+// startCluster starts a Postgres server whose files the daemon may manage.
+func startCluster(t *testing.T) (dsn string, client []string) {
+	c := pgtest.New(t, pgtest.Options{Settings: map[string]string{"wal_level": "replica", "archive_mode": "on"}})
+	ownServer(t, c)
+	c.Psql(t, "postgres", `CREATE ROLE clerk; CREATE ROLE shopper LOGIN SUPERUSER PASSWORD 'hunter2'`)
+	c.Psql(t, "postgres", `CREATE DATABASE shop OWNER shopper`)
+	c.Psql(t, "shop", shopSQL+`; GRANT SELECT ON items TO clerk`)
+	conn := fmt.Sprintf("host=127.0.0.1 port=%d user=shopper dbname=shop sslmode=disable", c.Port)
+	return c.TCP("shopper", "hunter2", "shop") + "#mode=physical&data_dir=" + c.DataDir, []string{
+		c.Bin + "/psql", "-XAtq", "--single-transaction", "-v", "ON_ERROR_STOP=1", "-f", "-", "-d", conn, "--", c.Bin + "/pg_dump", "-d", conn}
 }
 
 // startMariaDB starts a MariaDB server with a database that has a view, a routine, a trigger and an event of another user's.
@@ -270,7 +284,24 @@ func (c forkedServer) run(t *testing.T) {
 			words[i] = `"` + w + `"`
 		}
 	}
-	d.must("app", "add", "--slug", "shop", "--dir", ws, "--db", "main="+dsn, "--run", strings.Join(words, " "), "--health", "http://"+parent.addr+"/")
+	add := []string{"app", "add", "--slug", "shop", "--dir", ws, "--db", "main=" + dsn, "--run", strings.Join(words, " "), "--health", "http://" + parent.addr + "/"}
+	if c.cluster { // root names it
+		d.cred = nil
+		url, folder, _ := strings.Cut(dsn, "#mode=physical&data_dir=")
+		file := filepath.Join(dir, "shop.toml")
+		check(os.WriteFile(file, fmt.Appendf(nil, "slug = 'shop'\nowner = 'nobody'\nworkspace = '%s'\nrun = ['%s']\n[health]\nurl = 'http://%s/'\n[[database]]\nname = 'main'\ndsn = '%s'\nmode = 'physical'\ndata_dir = '%s'\n",
+			ws, strings.Join(append([]string{"./app", "serve-client", parent.addr}, client...), "', '"), parent.addr, url, folder), 0o600))
+		add = []string{"app", "add", "--file", file}
+	}
+	d.must(add...)
+	d.cred = owner
+	sameDump := func(t *testing.T, what, got, want string) {
+		t.Helper()
+		if c.cluster { // a replay of the log may leave them ahead
+			got, want = withoutSequences(got), withoutSequences(want)
+		}
+		sameDump(t, what, got, want)
+	}
 	r := testkit.Rand(t)
 	parent.do(t, c.write(r, "broken"))
 	broken := parent.dump(t)
@@ -290,7 +321,7 @@ func (c forkedServer) run(t *testing.T) {
 	sameDump(t, "the parent has", parent.dump(t), broken)
 	servers := d.inForks(c.program)
 	for pid, uid := range servers {
-		if uid != c.uid {
+		if (uid == c.uid) == c.cluster {
 			t.Errorf("a fork's server %d runs as %d", pid, uid)
 		}
 	}

@@ -167,7 +167,7 @@ func (s *Service) make(ctx context.Context, who ipc.Caller, parent *app.App, ori
 	if err != nil {
 		return ipc.App{}, err
 	}
-	a, err := s.registry.AddFork(ctx, who, rec)
+	a, err := s.registry.AddFork(ctx, who, rec, func() error { return s.seedServers(ctx, parent, rec, origin) })
 	if err != nil {
 		return ipc.App{}, err
 	}
@@ -201,6 +201,9 @@ func (s *Service) restore(ctx context.Context, parent, a *app.App, origin store.
 	}
 	start := !req.NoStart && a.Unit() != nil
 	rollback := ipc.RollbackRequest{Reason: "fork"}
+	if rollback.Without, err = s.seeded(a); err != nil {
+		return err
+	}
 	if a.Unit() != nil {
 		rollback.Start = &start
 	}
@@ -237,8 +240,8 @@ func (s *Service) seed(ctx context.Context, parent, a *app.App, cp store.Checkpo
 	return nil
 }
 
-// adopt makes a checkpoint of to that holds the same states as one of from, and is pinned if that is.
-func (s *Service) adopt(ctx context.Context, from, to *app.App, cp store.Checkpoint, notes string) (made store.Checkpoint, err error) {
+// adopt makes a checkpoint of to that holds the same states as one of from, and is pinned if that is. It lacks the layers in without.
+func (s *Service) adopt(ctx context.Context, from, to *app.App, cp store.Checkpoint, notes string, without ...string) (made store.Checkpoint, err error) {
 	for _, a := range []*app.App{from, to} {
 		release, err := s.apps.Acquire(ctx, a, "fork", accounts.Self())
 		if err != nil {
@@ -257,20 +260,68 @@ func (s *Service) adopt(ctx context.Context, from, to *app.App, cp store.Checkpo
 		if err := s.opt.Failpoint.At("adopt " + string(l.Name)); err != nil {
 			return made, err
 		}
+		if slices.Contains(without, string(l.Name)) {
+			continue
+		}
 		held, ok := cp.Snapshot(l.Name)
 		theirs, there := from.Layer(l.Name)
 		if !ok || !there {
 			return made, errs.New(errs.Conflict, "", "checkpoint %s was made before the app had the layer %s", cp.ID, l.Name).WithHint("use a newer checkpoint")
 		}
-		got, err := l.Driver.(snap.Adopter).Adopt(ctx, theirs.Driver, held.ID, ids[i])
+		got, err := s.adoptLayer(ctx, from, to, l, theirs, held.ID, ids[i])
 		if err != nil {
 			return made, err
 		}
 		made.Snapshots = append(made.Snapshots, store.Snapshot{
-			Layer: l.Name, ID: got.ID, Driver: got.Driver, Hash: got.Hash, Position: got.Position, Quiesced: held.Quiesced, Raw: held.Raw,
+			Layer: l.Name, ID: got.ID, Driver: got.Driver, Hash: got.Hash, Position: got.Position, Quiesced: held.Quiesced, Raw: held.Raw || got.Raw,
 		})
 	}
 	return made, s.checkpoints.Record(ctx, to, &made, "")
+}
+
+// adoptLayer stores the state of a layer that another app has as one of to's layer l. If the parent's driver manages the files of a
+// database's server, the fork has the same files: then the fork's database is read, or its server's files are kept.
+func (s *Service) adoptLayer(ctx context.Context, from, to *app.App, l, theirs layer.Layer, id, as snap.SnapshotID) (snap.Snapshot, error) {
+	for _, a := range []*app.App{from, to} {
+		other := map[*app.App]*app.App{from: to, to: from}[a]
+		if f := a.Rec().Fork; f == nil || f.Parent != other.Rec().ID {
+			continue
+		}
+		seeded, err := s.apps.Seeded(a.Rec(), l.Name)
+		switch {
+		case err != nil:
+			return snap.Snapshot{}, err
+		case seeded && a == to:
+			return l.Driver.Capture(ctx, snap.CaptureRequest{ID: as})
+		case seeded:
+			return s.apps.AdoptServer(ctx, to.Now.Load(), from.Rec(), l.Name, as)
+		}
+	}
+	return l.Driver.(snap.Adopter).Adopt(ctx, theirs.Driver, id, as)
+}
+
+// seeded lists the layers of a fork that were made with their servers.
+func (s *Service) seeded(a *app.App) (list []string, err error) {
+	for _, l := range a.Layers() {
+		yes, err := s.apps.Seeded(a.Rec(), l.Name)
+		if err != nil {
+			return nil, err
+		}
+		if yes {
+			list = append(list, string(l.Name))
+		}
+	}
+	return list, nil
+}
+
+// seedServers makes the data of a fork's servers that its parent's drivers make.
+func (s *Service) seedServers(ctx context.Context, parent *app.App, rec store.App, origin store.Checkpoint) error {
+	release, err := s.apps.AcquireBrief(ctx, parent, "fork")
+	if err != nil {
+		return err
+	}
+	defer release()
+	return s.apps.SeedServers(ctx, parent.Now.Load(), rec, origin)
 }
 
 // describe is the record of a fork to be made. kinds is what the servers of its databases must be like.
@@ -400,13 +451,37 @@ func (s *Service) KeepFork(ctx context.Context, who ipc.Caller, ref, name string
 		return res, err
 	}
 	state.Pinned = false
-	cp, err := s.adopt(ctx, a, parent, state, fmt.Sprintf("fork %s", a.Rec().Fork.Name))
+	seeded, err := s.seeded(a)
+	if err != nil {
+		return res, err
+	}
+	if len(seeded) > 0 && !req.DryRun {
+		begin, err := s.pause(ctx, a)
+		defer func() { // unless it is dropped
+			if _, e := s.apps.Find(accounts.Self(), string(a.Rec().ID)); e == nil {
+				if e := begin(); e != nil {
+					s.opt.Log.Error("a fork could not be started again", "app", a.Rec().Slug, "err", e)
+				}
+			}
+		}()
+		if err != nil {
+			return res, errs.Wrap(errs.Failed, op, err)
+		}
+	}
+	var without []string
+	if req.DryRun {
+		without = seeded
+	}
+	cp, err := s.adopt(ctx, a, parent, state, fmt.Sprintf("fork %s", a.Rec().Fork.Name), without...)
 	if err != nil {
 		return res, errs.Wrap(errs.Failed, op, err)
 	}
 	res, err = s.rollbacks.Rollback(ctx, who, string(parent.Rec().ID), cp.ID,
-		ipc.RollbackRequest{DryRun: req.DryRun, Reason: "keep fork " + a.Rec().Fork.Name}, nil)
+		ipc.RollbackRequest{DryRun: req.DryRun, Reason: "keep fork " + a.Rec().Fork.Name, Without: without}, nil)
 	if req.DryRun { // what was made to compare is no checkpoint of anybody's
+		for _, name := range without {
+			res.Warnings = append(res.Warnings, fmt.Sprintf("%s: the app's cluster becomes the fork's as a whole, and what that changes is not listed.", name))
+		}
 		for of, id := range map[*app.App]ipc.CheckpointID{parent: cp.ID, a: made.ID} {
 			err = errs.Also(err, s.checkpoints.Delete(ctx, accounts.Self(), string(of.Rec().ID), id))
 		}
@@ -416,6 +491,42 @@ func (s *Service) KeepFork(ctx context.Context, who ipc.Caller, ref, name string
 		return res, err
 	}
 	return res, errs.Wrap(errs.Failed, op, s.drop(ctx, who, a))
+}
+
+// pause stops a fork and its database servers. begin starts again what ran.
+func (s *Service) pause(ctx context.Context, a *app.App) (begin func() error, err error) {
+	begin = func() error { return nil }
+	release, err := s.apps.Acquire(ctx, a, "keep fork", accounts.Self())
+	if err != nil {
+		return begin, err
+	}
+	defer release()
+	runs := false
+	if a.Unit() != nil {
+		st, err := a.Unit().State(ctx)
+		if err != nil {
+			return begin, err
+		}
+		runs = st.Running()
+	}
+	begin = func() error {
+		release, err := s.apps.AcquireBrief(ctx, a, "keep fork")
+		if err != nil {
+			return err
+		}
+		defer release()
+		err = s.apps.StartServers(ctx, a.Now.Load())
+		if err == nil && runs {
+			err = s.apps.StartUnit(ctx, a)
+		}
+		return err
+	}
+	if runs {
+		if err := s.apps.StopUnit(ctx, a); err != nil {
+			return begin, err
+		}
+	}
+	return begin, a.Now.Load().StopServers(ctx)
 }
 
 // DropFork removes a fork and all that was made for it.

@@ -60,7 +60,7 @@ func (b *Binder) copyOf(rec store.App) (c systemd.Copy, err error) {
 			}
 		}
 		if o.Socket == "" {
-			uid, gid := numbers(o.owner)
+			uid, gid := numbers(o.client)
 			c.Servers = append(c.Servers, systemd.CopyServer{Port: o.Port, Folder: o.at(), Socket: o.socketName(), UID: uid, GID: gid})
 		}
 	}

@@ -21,6 +21,7 @@ import (
 	"mulligan/privsep"
 	"mulligan/snap"
 	"mulligan/snap/mysql"
+	"mulligan/snap/postgres"
 	"mulligan/snap/postgres/own"
 	"mulligan/snap/redis"
 )
@@ -31,19 +32,30 @@ import (
 type ownServer struct {
 	snap.Server
 	driver string
-	name   string   // the database's, or that of the first of several
-	dbs    []string // the names of all databases on the server
-	slug   string   // the fork's
-	owner  privsep.User
-	dir    string // the daemon's own folder for the server
+	name   string       // the database's, or that of the first of several
+	dbs    []string     // the names of all databases on the server
+	slug   string       // the fork's
+	id     string       // the fork's app id
+	owner  privsep.User // as whom the server runs
+	client privsep.User // the app's owner, who may connect
+	dir    string       // the daemon's own folder for the server
 	// shared: clients may be other users than the owner, as the fork is run by a unit. They reach the server's socket, which is below
 	// a folder that only the daemon may enter, in the fork's namespaces alone.
 	shared bool
 }
 
 // The folders of an ownServer. Only data and tmp belong to the fork's owner: the names in the others are the daemon's.
-func (o ownServer) data() string { return filepath.Join(o.dir, "data") }
-func (o ownServer) tmp() string  { return filepath.Join(o.dir, "tmp") }
+func (o ownServer) data() string {
+	if o.Seeded != nil {
+		return filepath.Join(o.Seeded.Folder, o.seed())
+	}
+	return filepath.Join(o.dir, "data")
+}
+
+// seed is the name of the data that a [snap.ServerSource] makes.
+func (o ownServer) seed() string { return o.id + "-" + o.name }
+
+func (o ownServer) tmp() string { return filepath.Join(o.dir, "tmp") }
 func (o ownServer) config() string {
 	return filepath.Join(o.dir, "etc", filepath.Base(snap.ServerConfig))
 }
@@ -75,10 +87,11 @@ const callback = ".call"
 var served = map[string]struct {
 	server func(...snap.Parent) (snap.Server, error)
 	dsn    func(of snap.Parent, socket string) (string, error)
+	drop   func(ctx context.Context, of snap.Seeded, name string) error // removes data that a [snap.ServerSource] made
 }{
-	"mysql":    {mysql.OwnServer, mysql.OwnDSN},
-	"postgres": {own.Server, own.DSN},
-	"redis":    {redis.OwnServer, redis.OwnDSN},
+	"mysql":    {mysql.OwnServer, mysql.OwnDSN, nil},
+	"postgres": {own.Server, own.DSN, postgres.DropServer},
+	"redis":    {redis.OwnServer, redis.OwnDSN, nil},
 }
 
 // ServerKinds asks the servers of an app's databases what those of its forks must be like. The result is by the databases' names.
@@ -219,13 +232,19 @@ func (b *Binder) ownServers(rec store.App) (list []ownServer, err error) {
 		}
 		at := slices.IndexFunc(list, func(o ownServer) bool { return o.driver == db.Driver && o.Port == s.Port && o.Socket == s.Socket })
 		if at < 0 {
-			list = append(list, ownServer{s, db.Driver, db.Name, []string{db.Name}, rec.Slug, acc.User(), filepath.Join(b.StateDir(rec.ID), "srv-"+db.Name), rec.Unit != ""})
+			list = append(list, ownServer{s, db.Driver, db.Name, []string{db.Name}, rec.Slug, string(rec.ID), acc.User(), acc.User(),
+				filepath.Join(b.StateDir(rec.ID), "srv-"+db.Name), rec.Unit != ""})
 			parents = append(parents, []snap.Parent{p})
 			continue
 		}
 		list[at].dbs, parents[at] = append(list[at].dbs, db.Name), append(parents[at], p)
 		if list[at].Server, err = how.server(parents[at]...); err != nil {
 			return nil, cannotFork(db.Name, err)
+		}
+	}
+	for i, o := range list {
+		if o.Seeded != nil {
+			list[i].owner = privsep.User{UID: o.Seeded.UID, GID: o.Seeded.GID}
 		}
 	}
 	return list, nil
@@ -305,24 +324,27 @@ func (o ownServer) prepare() error {
 	if err := (forkUnit{owner: o.owner}).folder(o.tmp()); err != nil {
 		return err
 	}
-	if err := os.Mkdir(o.data(), 0o700); err != nil && !errors.Is(err, os.ErrExist) {
-		return err
-	}
 	if err := os.WriteFile(o.config(), o.Config, 0o600); err != nil {
 		return err
 	}
-	return errors.Join(o.give(o.data()), o.give(o.config()))
+	if err := give(o.config(), o.owner); err != nil || o.Seeded != nil {
+		return err
+	}
+	if err := os.Mkdir(o.data(), 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+		return err
+	}
+	return give(o.data(), o.owner)
 }
 
-// give makes the server's owner the owner of a file.
-func (o ownServer) give(path string) error {
-	if o.owner.IsSelf() {
+// give makes a user the owner of a file, which is in a folder of the daemon's.
+func give(path string, to privsep.User) error {
+	if to.IsSelf() {
 		return nil
 	}
-	return os.Lchown(path, o.owner.UID, o.owner.GID)
+	return os.Lchown(path, to.UID, to.GID)
 }
 
-// listen makes the server's socket anew. It belongs to the fork's owner, and nobody else may connect unless it is shared.
+// listen makes the server's socket anew. It belongs to the app's owner, and nobody else may connect unless it is shared.
 func (o ownServer) listen() (*net.UnixListener, error) {
 	if err := os.Remove(o.socket()); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, err
@@ -336,7 +358,7 @@ func (o ownServer) listen() (*net.UnixListener, error) {
 	if o.shared {
 		mode = 0o666
 	}
-	if err := errors.Join(os.Chmod(o.socket(), mode), o.give(o.socket())); err != nil {
+	if err := errors.Join(os.Chmod(o.socket(), mode), give(o.socket(), o.client)); err != nil {
 		return nil, errs.Also(err, l.Close())
 	}
 	return l, nil
@@ -402,6 +424,112 @@ func (b *Binder) startServers(ctx context.Context, rec store.App) (running []*su
 		}
 	}
 	return running, fresh, nil
+}
+
+// SeedServers makes the data of those of a fork's own servers whose files the parent's driver manages, with the state of a checkpoint
+// of the parent.
+func (b *Binder) SeedServers(ctx context.Context, parent *Setup, rec store.App, origin store.Checkpoint) error {
+	list, err := b.ownServers(rec)
+	if err != nil {
+		return err
+	}
+	for _, o := range list {
+		if o.Seeded == nil {
+			continue
+		}
+		l, src, err := o.source(parent)
+		if err != nil {
+			return err
+		}
+		held, ok := origin.Snapshot(l.Name)
+		if !ok {
+			return errs.New(errs.Conflict, "", "checkpoint %s was made before the app had the layer %s", origin.ID, l.Name).WithHint("use a newer checkpoint")
+		}
+		if err := src.SeedServer(ctx, o.seed(), held.ID); err != nil {
+			return cannotFork(o.name, err)
+		}
+	}
+	return nil
+}
+
+// source returns the layer of the parent's whose driver made the server's data.
+func (o ownServer) source(parent *Setup) (Layer, snap.ServerSource, error) {
+	for _, name := range o.dbs {
+		if l, ok := parent.Layer(snap.DB(name)); ok {
+			if src, ok := snap.ServerSourceOf(l.Driver); ok {
+				return l, src, nil
+			}
+		}
+	}
+	return Layer{}, nil, errs.New(errs.Conflict, "", "the app's database %s is another one than when the fork was made", o.name).
+		WithHint("make it what it was, or make a new fork")
+}
+
+// AdoptServer stores the state of the server that a fork has for a database as a snapshot of the parent's. The server is stopped.
+func (b *Binder) AdoptServer(ctx context.Context, parent *Setup, rec store.App, of snap.Layer, as snap.SnapshotID) (snap.Snapshot, error) {
+	list, err := b.ownServers(rec)
+	if err != nil {
+		return snap.Snapshot{}, err
+	}
+	for _, o := range list {
+		if slices.ContainsFunc(o.dbs, func(name string) bool { return snap.DB(name) == of }) && o.Seeded != nil {
+			_, src, err := o.source(parent)
+			if err != nil {
+				return snap.Snapshot{}, err
+			}
+			return src.AdoptServer(ctx, o.seed(), as)
+		}
+	}
+	return snap.Snapshot{}, errs.New(errs.Conflict, "", "the fork's %s is of another kind than the app's", of).
+		WithHint("make the mode of the database what it was when the fork was made")
+}
+
+// Seeded reports whether a fork's layer is a database on a server of the fork's own whose data the parent's driver made.
+func (b *Binder) Seeded(rec store.App, of snap.Layer) (bool, error) {
+	list, err := b.ownServers(rec)
+	return slices.ContainsFunc(list, func(o ownServer) bool {
+		return o.Seeded != nil && slices.ContainsFunc(o.dbs, func(name string) bool { return snap.DB(name) == of })
+	}), err
+}
+
+// StopServers stops the fork's own servers. StartServers starts them again.
+func (s *Setup) StopServers(ctx context.Context) error {
+	for _, p := range s.servers {
+		if err := p.Stop(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// StartServers starts the fork's own servers, and waits until they answer.
+func (b *Binder) StartServers(ctx context.Context, s *Setup) error {
+	for _, p := range s.servers {
+		if err := p.Start(ctx); err != nil {
+			return err
+		}
+	}
+	b.awaitServers(ctx, s, serverPatience)
+	return nil
+}
+
+// DropServers stops a fork's own servers, whether or not the fork could be set up, and removes their data.
+func (b *Binder) DropServers(ctx context.Context, rec store.App) error {
+	if err := b.StopServers(ctx, rec); err != nil {
+		return err
+	}
+	list, err := b.ownServers(rec)
+	if err != nil {
+		return err
+	}
+	for _, o := range list {
+		if o.Seeded != nil {
+			if err := served[o.driver].drop(ctx, *o.Seeded, o.seed()); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // StopServers stops a fork's own servers, whether or not the fork could be set up.

@@ -306,7 +306,11 @@ func (svc *Service) remove(ctx context.Context, who ipc.Caller, a *app.App, purg
 			defer c.Close()
 		}
 	}
-	if err := svc.binder.StopServers(ctx, a.Rec()); err != nil {
+	end := svc.binder.StopServers
+	if purge {
+		end = svc.binder.DropServers
+	}
+	if err := end(ctx, a.Rec()); err != nil {
 		return err
 	}
 	if !purge {

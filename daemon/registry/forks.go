@@ -14,8 +14,8 @@ import (
 )
 
 // AddFork registers a fork whose record was made from its parent's, with an empty folder. The fork is not started, and its record
-// says that it is being made until ForkMade.
-func (svc *Service) AddFork(ctx context.Context, who ipc.Caller, rec store.App) (*app.App, error) {
+// says that it is being made until ForkMade. seed makes what has to exist before its own servers are started.
+func (svc *Service) AddFork(ctx context.Context, who ipc.Caller, rec store.App, seed func() error) (*app.App, error) {
 	if err := svc.checkAppQuota(ctx, who); err != nil {
 		return nil, err
 	}
@@ -23,7 +23,7 @@ func (svc *Service) AddFork(ctx context.Context, who ipc.Caller, rec store.App) 
 	if err := svc.apps.Claim(a); err != nil {
 		return nil, err
 	}
-	err := svc.openFork(ctx, a, rec)
+	err := svc.openFork(ctx, a, rec, seed)
 	if err != nil {
 		svc.apps.Unregister(a)
 	}
@@ -31,7 +31,7 @@ func (svc *Service) AddFork(ctx context.Context, who ipc.Caller, rec store.App) 
 	return a, err
 }
 
-func (svc *Service) openFork(ctx context.Context, a *app.App, rec store.App) (err error) {
+func (svc *Service) openFork(ctx context.Context, a *app.App, rec store.App, seed func() error) (err error) {
 	// The record is written first, because after a crash it says what may have to be removed.
 	if err := svc.store.PutApp(ctx, rec); err != nil {
 		return err
@@ -52,6 +52,12 @@ func (svc *Service) openFork(ctx context.Context, a *app.App, rec store.App) (er
 	}
 	a.Now.Store(&layer.Setup{Rec: rec})
 	if err = os.MkdirAll(svc.binder.StateDir(rec.ID), 0o700); err == nil {
+		err = seed()
+	}
+	if err == nil {
+		err = svc.opt.Failpoint.At("fork: servers seeded")
+	}
+	if err == nil {
 		err = svc.upkeep.Recover(ctx, a)
 	}
 	if err != nil {
@@ -194,7 +200,7 @@ func (svc *Service) CheckOwnServers(rec store.App) error { return svc.binder.Che
 // disposeFork removes everything that openFork made.
 func (svc *Service) disposeFork(ctx context.Context, a *app.App) error {
 	_, err := svc.apps.RemoveForkFolder(ctx, a.Rec())
-	err = errs.Also(err, svc.binder.StopServers(ctx, a.Rec()))
+	err = errs.Also(err, svc.binder.DropServers(ctx, a.Rec()))
 	svc.apps.CloseDrivers(a)
 	return errs.Also(errs.Also(err, svc.unrecord(ctx, a)), os.RemoveAll(svc.binder.StateDir(a.Rec().ID)))
 }

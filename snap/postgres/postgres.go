@@ -19,6 +19,7 @@ import (
 	"mulligan/snap"
 	"mulligan/snap/cas"
 	"mulligan/snap/postgres/logical"
+	"mulligan/snap/postgres/own"
 	"mulligan/snap/postgres/physical"
 	"mulligan/snap/postgres/physical/pgserver"
 )
@@ -51,6 +52,7 @@ type Config struct {
 
 // Driver captures and restores the database in its mode.
 type Driver struct {
+	cfg Config
 	snap.Driver
 	mode Mode
 	why  string
@@ -68,7 +70,7 @@ func New(cfg Config) (*Driver, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &Driver{mode: mode, why: why}
+	d := &Driver{cfg: cfg, mode: mode, why: why}
 	if mode == Physical {
 		d.Driver, err = cfg.physical()
 	} else {
@@ -229,32 +231,55 @@ func (d *Driver) Adopt(ctx context.Context, from snap.Driver, id, as snap.Snapsh
 	a, ok := d.Driver.(snap.Adopter)
 	other, same := from.(*Driver)
 	if !ok || !same {
-		return snap.Snapshot{}, noServer(d.mode)
+		return snap.Snapshot{}, errs.New(errs.Unsupported, "adopt a snapshot", "snapshot %s is of another kind of database", id).
+			WithHint("make the mode of the database what it was when the fork was made")
 	}
 	return a.Adopt(ctx, other.Driver, id, as)
 }
 
-// ServerKind describes the server, in logical mode.
+// ServerKind describes the server.
 func (d *Driver) ServerKind(ctx context.Context) (string, error) {
-	s, ok := d.Driver.(snap.ServerDriver)
-	if !ok {
-		return "", noServer(d.mode)
+	if s, ok := d.Driver.(snap.ServerDriver); ok {
+		return s.ServerKind(ctx)
 	}
-	return s.ServerKind(ctx)
+	p, ok := d.Driver.(*physical.Driver)
+	if !ok {
+		return "", errs.New(errs.Internal, "", "mode %s has no servers", d.mode)
+	}
+	client, err := logical.New(logical.Config{
+		App: d.cfg.App, Name: d.cfg.Name, DSN: d.cfg.DSN, StateDir: d.cfg.dir(Logical), Store: d.cfg.Store, Owner: d.cfg.Owner,
+	})
+	if err != nil {
+		return "", err
+	}
+	text, err := client.ServerKind(ctx)
+	if err != nil {
+		return "", err
+	}
+	kind, err := own.Parse(text)
+	if err != nil {
+		return "", err
+	}
+	folder, at, role, err := p.ServedBy(ctx)
+	kind.Cluster = &own.Cluster{Folder: folder, Bin: at.Bin, UID: at.Owner.UID, GID: at.Owner.GID, Bootstrap: role}
+	return kind.String(), err
 }
 
-// Answers returns nil when the server answers, in logical mode.
+// Answers returns nil when the server answers.
 func (d *Driver) Answers(ctx context.Context) error {
-	s, ok := d.Driver.(snap.ServerDriver)
-	if !ok {
-		return noServer(d.mode)
+	if s, ok := d.Driver.(snap.ServerDriver); ok {
+		return s.Answers(ctx)
 	}
-	return s.Answers(ctx)
+	_, err := d.ServerKind(ctx)
+	return err
 }
 
-func noServer(m Mode) error {
-	return errs.New(errs.Unsupported, "", "forks of PostgreSQL databases in mode %s are not supported yet", m).
-		WithHint("use mode logical for this database")
+// ServerSource returns the mode's driver if it is a ServerSource.
+func (d *Driver) ServerSource() (snap.ServerSource, bool) { return snap.ServerSourceOf(d.Driver) }
+
+// DropServer removes the data of a server of a fork's own, which a driver's SeedServer made.
+func DropServer(ctx context.Context, s snap.Seeded, name string) error {
+	return physical.DropServer(ctx, privsep.User{UID: s.UID, GID: s.GID}, filepath.Join(s.Folder, name))
 }
 
 var (

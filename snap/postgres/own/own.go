@@ -22,13 +22,27 @@ type Kind struct {
 	Major          int
 	User, Database string // those of the DSN, with their defaults
 	Superuser      bool   // the user is one
+	Cluster        *Cluster
+}
+
+// Cluster says how to run a server on a copy of a cluster, if the driver manages its files.
+type Cluster struct {
+	Folder    string // with the copies
+	Bin       string // with the server's programs
+	UID, GID  int    // the user whom the copies belong to
+	Bootstrap string // the cluster's first role, a superuser
 }
 
 // String writes the kind for [Parse].
 func (k Kind) String() string {
-	return url.Values{
+	v := url.Values{
 		"major": {strconv.Itoa(k.Major)}, "user": {k.User}, "database": {k.Database}, "superuser": {strconv.FormatBool(k.Superuser)},
-	}.Encode()
+	}
+	if c := k.Cluster; c != nil {
+		v["folder"], v["bin"], v["role"] = []string{c.Folder}, []string{c.Bin}, []string{c.Bootstrap}
+		v["uid"], v["gid"] = []string{strconv.Itoa(c.UID)}, []string{strconv.Itoa(c.GID)}
+	}
+	return v.Encode()
 }
 
 // Parse reads what String wrote.
@@ -45,6 +59,16 @@ func Parse(s string) (k Kind, err error) {
 	if k.Major, err = strconv.Atoi(v.Get("major")); err != nil || k.User == "" || k.Database == "" {
 		return k, errs.New(errs.Internal, "", "%.200q does not describe a PostgreSQL server", s)
 	}
+	if !v.Has("folder") {
+		return k, nil
+	}
+	k.Cluster = &Cluster{Folder: v.Get("folder"), Bin: v.Get("bin"), Bootstrap: v.Get("role")}
+	uid, err := strconv.Atoi(v.Get("uid"))
+	gid, gidErr := strconv.Atoi(v.Get("gid"))
+	if err != nil || gidErr != nil || !filepath.IsAbs(k.Cluster.Folder) || !filepath.IsAbs(k.Cluster.Bin) || k.Cluster.Bootstrap == "" {
+		return k, errs.New(errs.Internal, "", "%.200q does not describe a PostgreSQL cluster", s)
+	}
+	k.Cluster.UID, k.Cluster.GID = uid, gid
 	return k, nil
 }
 
@@ -78,19 +102,72 @@ func Server(of ...snap.Parent) (s snap.Server, err error) {
 	if err != nil {
 		return s, err
 	}
-	s = snap.Server{NeedsUser: true, ListenSocket: socket(folder, port), SocketName: socket("", l.Port), Setup: setup, Usual: []string{"/run/postgresql"}}
-	s.Args = []string{"-D", "main"}
-	for _, set := range []string{
+	s = snap.Server{ListenSocket: socket(folder, port), SocketName: socket("", l.Port), Usual: []string{"/run/postgresql"}}
+	settings := []string{
 		"listen_addresses=", "unix_socket_directories=" + folder, "unix_socket_permissions=0700", "port=" + port,
 		"shared_buffers=32MB", "max_wal_size=256MB", "fsync=on", "full_page_writes=on", "archive_mode=off", "ssl=off",
 		"logging_collector=off", "log_destination=stderr", "shared_preload_libraries=", "cluster_name=fork",
-	} {
+	}
+	c, err := clusterOf(of)
+	if err != nil {
+		return s, err
+	}
+	if c != nil {
+		c.serve(&s)
+		settings = append(settings, clusterSettings...)
+	} else {
+		s.NeedsUser, s.Setup = true, setup
+	}
+	s.Args = []string{"-D", "main"}
+	for _, set := range settings {
 		s.Args = append(s.Args, "-c", set)
 	}
-	if err := place(&s, l); err != nil {
+	if err := place(&s, l); err != nil || c != nil {
 		return s, err
 	}
 	return s, fit(&s, of)
+}
+
+// ClusterData is the name of a copied cluster's data folder, in a folder that also has the ClusterFiles.
+const ClusterData = "main"
+
+// The configuration of a copied cluster's server.
+const (
+	clusterConf  = "postgresql.conf"
+	clusterHBA   = "hba.conf"
+	clusterIdent = "ident.conf"
+)
+
+// ClusterFiles returns the content of the files beside a copied cluster's data folder. All settings are on the server's command line;
+// whoever can reach the server may log in as any role.
+func ClusterFiles() map[string][]byte {
+	return map[string][]byte{clusterConf: nil, clusterIdent: nil, clusterHBA: []byte("local all all trust\n")}
+}
+
+// clusterSettings take the place of those in the configuration of a copied cluster, which are for another server.
+var clusterSettings = []string{
+	"config_file=" + snap.ServerData + "/" + clusterConf, "hba_file=" + snap.ServerData + "/" + clusterHBA,
+	"ident_file=" + snap.ServerData + "/" + clusterIdent, "unix_socket_group=", "external_pid_file=", "huge_pages=off",
+	"session_preload_libraries=", "local_preload_libraries=", "max_logical_replication_workers=0", "primary_conninfo=", "primary_slot_name=",
+	"archive_command=", "restore_command=", "archive_cleanup_command=", "recovery_end_command=", "synchronous_standby_names=",
+	"default_transaction_read_only=off",
+}
+
+// clusterOf returns the cluster that a server is to run on a copy of; nil if there is none.
+func clusterOf(of []snap.Parent) (*Cluster, error) {
+	for _, p := range of {
+		if k, err := Parse(p.Kind); err != nil || k.Cluster != nil {
+			return k.Cluster, err
+		}
+	}
+	return nil, nil
+}
+
+// serve says how to run a server on a copy of the cluster. The lock files are of a server that was killed.
+func (c *Cluster) serve(s *snap.Server) {
+	s.Programs, s.Install = []string{filepath.Join(c.Bin, "postgres")}, "PostgreSQL in "+c.Bin
+	s.Setup = "rm -f main/postmaster.pid " + folder + "/.s.PGSQL.*"
+	s.Seeded = &snap.Seeded{Folder: c.Folder, UID: c.UID, GID: c.GID}
 }
 
 func socket(dir, port string) string { return filepath.Join(dir, ".s.PGSQL."+port) }
@@ -153,10 +230,14 @@ func DSN(of snap.Parent, path string) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	role := superuser
+	if k.Cluster != nil {
+		role = k.Cluster.Bootstrap
+	}
 	_, port, _ := strings.Cut(filepath.Base(path), socket("", ""))
 	set := ""
 	for _, v := range [][2]string{
-		{"host", filepath.Dir(path)}, {"port", port}, {"user", superuser}, {"password", "none"}, {"dbname", k.Database}, {"sslmode", "disable"},
+		{"host", filepath.Dir(path)}, {"port", port}, {"user", role}, {"password", "none"}, {"dbname", k.Database}, {"sslmode", "disable"},
 	} {
 		set += v[0] + "=" + pglogin.Quote(v[1]) + " "
 	}

@@ -26,7 +26,8 @@ type forks struct {
 	bases       *bases
 	programs    pgserver.Programs
 	failpoint   failpoint.Hook
-	digestLimit int64 // total size of all databases in bytes up to which every row is read
+	folder      string // the folder of the store with the forks
+	digestLimit int64  // total size of all databases in bytes up to which every row is read
 }
 
 // fork is a data folder with the state of a marker, whose server was shut down cleanly.
@@ -36,6 +37,9 @@ type fork struct {
 	End      pgserver.Control   `json:"end,omitzero"`
 	Contents *contents.Contents `json:"-"` // nil if they were not read
 }
+
+// path returns the path of a fork's folder.
+func (fks *forks) path(dir string) string { return fks.store.path(fks.folder, dir) }
 
 // place returns the position from which the log has the changes since the fork was shut down.
 func (f fork) place() place { return place{f.End.TLI, f.End.Checkpoint, f.End.NextXID} }
@@ -56,7 +60,7 @@ func (fks *forks) build(ctx context.Context, m marker, f facts, fk *fork) error 
 		err = errs.Also(damage, err)
 	}
 	if err == nil {
-		fk.Inode, err = asowner.Inode(fks.store.path("forks", fk.Dir))
+		fk.Inode, err = asowner.Inode(fks.path(fk.Dir))
 	}
 	return err
 }
@@ -64,7 +68,7 @@ func (fks *forks) build(ctx context.Context, m marker, f facts, fk *fork) error 
 // grow clones the base backup b, replays the log up to m on a new timeline, reads the contents, and shuts the fork's server
 // down.
 func (fks *forks) grow(ctx context.Context, m marker, f facts, b wal.Base, fk *fork) error {
-	dir := fks.store.path("forks", fk.Dir)
+	dir := fks.path(fk.Dir)
 	if err := fks.failpoint.At("fork: clone"); err != nil {
 		return err
 	}
@@ -112,7 +116,7 @@ func (fks *forks) look(ctx context.Context, s *forkServer, m marker, f facts, fk
 
 // makeDurable makes the stopped fork durable, and saves its timeline's history in the archive.
 func (fks *forks) makeDurable(ctx context.Context, f facts, fk *fork) (err error) {
-	dir := fks.store.path("forks", fk.Dir)
+	dir := fks.path(fk.Dir)
 	if fk.End, err = fks.programs.ReadControl(ctx, dir); err != nil {
 		return err
 	}

@@ -37,7 +37,7 @@ func assemble(cfg Config) *pieces {
 	p.archive = &archive{cluster: cfg.Name, store: p.store, programs: programs, log: cfg.Log}
 	p.bases = &bases{store: p.store, records: p.records, server: p.server, failpoint: cfg.Failpoint, log: cfg.Log}
 	p.forks = &forks{store: p.store, records: p.records, archive: p.archive, bases: p.bases, programs: programs,
-		failpoint: cfg.Failpoint, digestLimit: cfg.DigestLimit}
+		folder: "forks", failpoint: cfg.Failpoint, digestLimit: cfg.DigestLimit}
 	p.raws = &raws{store: p.store, server: p.server, failpoint: cfg.Failpoint, log: cfg.Log}
 	p.retention = &retention{store: p.store, records: p.records, server: p.server, archive: p.archive, bases: p.bases, failpoint: cfg.Failpoint}
 	p.marks = &markWriter{server: p.server, records: p.records, bases: p.bases}

@@ -60,10 +60,11 @@ type kept struct {
 // raw is a raw snapshot: a byte-by-byte copy of everything in the place of the data folder.
 type raw struct {
 	ID       snap.SnapshotID `json:"id"`
-	Dir      string          `json:"dir"`   // name in raws/; "" if nothing was there
-	Hash     snap.Hash       `json:"hash"`  // of names, modes and contents
-	Stamp    string          `json:"stamp"` // result of asowner.Stamp for the source
-	Ran      bool            `json:"ran"`   // a server ran in it
+	Dir      string          `json:"dir"`             // name in raws/; "" if nothing was there
+	Hash     snap.Hash       `json:"hash"`            // of names, modes and contents
+	Stamp    string          `json:"stamp"`           // result of asowner.Stamp for the source
+	Ran      bool            `json:"ran"`             // a server ran in it
+	Whole    bool            `json:"whole,omitempty"` // and was shut down in order, so one starts in it
 	Quiesced bool            `json:"quiesced"`
 	Created  time.Time       `json:"created"`
 	Warnings []string        `json:"warnings"`
