@@ -3,6 +3,7 @@ package daemon_test
 import (
 	"errors"
 	"fmt"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -20,11 +21,13 @@ import (
 // forkRound is a round in which an app is forked. Its world is where a fork sees it: not in a temporary folder.
 type forkRound struct {
 	*round
-	forked string // the fork's state when the victim began; "": there was no fork
-	redis  bool   // the app has a Redis server, whose key word is "zero"
+	forked  string // the fork's state when the victim began; "": there was no fork
+	cluster string // the data folder of the app's PostgreSQL cluster, if it has one
+	redis   bool   // the app has a Redis server, whose key word is "zero"
 }
 
-// newForkRound makes an app of a kind: "command", "unit", or "redis", a command with a Redis server.
+// newForkRound makes an app of a kind: "command", "unit", or a command with a server: "redis", or "cluster" for a PostgreSQL cluster whose
+// files the daemon manages.
 func newForkRound(t *testing.T, kind string) *forkRound {
 	t.Helper()
 	dir, err := os.MkdirTemp("/var/tmp", "mt")
@@ -32,8 +35,12 @@ func newForkRound(t *testing.T, kind string) *forkRound {
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	w := world{dir: dir}
 	check(t, os.Mkdir(w.ws(), 0o755))
-	w.set(t, "zero")
 	app := ipc.App{Slug: "shop", Workspace: w.ws(), Databases: []ipc.Database{{Name: "shop", Driver: "sqlite", DSN: "shop.db"}}}
+	if kind == "cluster" {
+		_, main := w.cluster(t, nil)
+		app.Databases = append(app.Databases, main)
+	}
+	w.set(t, "zero")
 	if kind == "redis" {
 		app.Databases = append(app.Databases, ipc.Database{Name: "cache", Driver: "redis", DSN: "redis:///?socket=" + startRedis(t)})
 	}
@@ -51,7 +58,7 @@ func newForkRound(t *testing.T, kind string) *forkRound {
 	_, err = d.AddApp(t.Context(), root, app)
 	check(t, err)
 	w.close(t, d)
-	return &forkRound{round: newRound(t, w), redis: kind == "redis"}
+	return &forkRound{round: newRound(t, w), redis: kind == "redis", cluster: app.Databases[len(app.Databases)-1].DataDir}
 }
 
 // startRedis starts a Redis server that ends with the test, and returns its socket.
@@ -75,10 +82,24 @@ func startRedis(t *testing.T) (socket string) {
 	return socket
 }
 
-// fork is the world of the fork, of which only the workspace counts.
-func (r *forkRound) fork() world {
-	return world{dir: filepath.Join(r.dir, "shop-forks"), at: filepath.Join(r.dir, "shop-forks", "tried")}
+// fork is the world of the fork, of which only the workspace and the database on a PostgreSQL server count.
+func (r *forkRound) fork(f ipc.App) world {
+	w := world{dir: r.forks(), at: filepath.Join(r.forks(), "tried")}
+	if r.pg != "" {
+		u, err := url.Parse(r.pg)
+		if err != nil {
+			panic(err) // it is the test's own
+		}
+		q := u.Query()
+		q.Set("host", filepath.Join(r.state(), "apps", string(f.ID), "srv-main", "at"))
+		u.RawQuery = q.Encode()
+		w.pg = u.String()
+	}
+	return w
 }
+
+// forks is the folder with the fork's.
+func (r *forkRound) forks() string { return filepath.Join(r.dir, "shop-forks") }
 
 // prepareFork brings the app into a new state, with a fork in a state of its own where the operation needs one, and without where not.
 func (r *forkRound) prepareFork(t *testing.T, do string) {
@@ -93,10 +114,10 @@ func (r *forkRound) prepareFork(t *testing.T, do string) {
 	if r.forked = ""; do == "fork" || do == "bisect" {
 		return
 	}
-	_, err := d.Fork(t.Context(), root, "shop", ipc.ForkRequest{CheckpointID: r.first, Name: "tried"})
+	made, err := d.Fork(t.Context(), root, "shop", ipc.ForkRequest{CheckpointID: r.first, Name: "tried"})
 	check(t, err)
 	r.forked = r.before + "-forked"
-	r.fork().set(t, r.forked)
+	r.fork(made.Forks[0]).set(t, r.forked)
 }
 
 // checkFork opens what a dead daemon left: the app and its fork are each whole, and a fork that is not there has left nothing.
@@ -127,7 +148,7 @@ func (r *forkRound) checkFork(t *testing.T, what string) {
 	if want == "" {
 		want = r.holds[r.first]
 	}
-	if got := r.fork().word(t); got != want || f.State != "running" || len(f.Problems) > 0 || f.Fork.Making {
+	if got := r.fork(f).word(t); got != want || f.State != "running" || len(f.Problems) > 0 || f.Fork.Making {
 		t.Fatalf("the fork is in state %q and %s, want %q: %+v", got, f.State, want, f)
 	}
 	if r.redis {
@@ -149,13 +170,19 @@ func (r *forkRound) checkFork(t *testing.T, what string) {
 // nothingLeft checks that there is no trace of a fork: no folder, no state, no process.
 func (r *forkRound) nothingLeft(t *testing.T, d *daemon.Daemon) {
 	t.Helper()
-	if _, err := os.Lstat(r.fork().dir); !errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Lstat(r.forks()); !errors.Is(err, os.ErrNotExist) {
 		t.Fatalf("a folder is left: %v", err)
 	}
 	apps, err := os.ReadDir(filepath.Join(r.state(), "apps"))
 	check(t, err)
 	if len(apps) != 1 || len(d.Apps(t.Context(), root)) != 1 {
 		t.Fatalf("left are %v and %+v", apps, d.Apps(t.Context(), root))
+	}
+	if r.cluster != "" {
+		served, err := filepath.Glob(r.cluster + ".mulligan/served/*")
+		if check(t, err); len(served) > 0 {
+			t.Fatalf("copies of the cluster are left: %q", served)
+		}
 	}
 	if units, _ := filepath.Glob(r.busRoot + "/run/systemd/system/" + systemd.CopyPrefix + "*"); len(units) > 0 {
 		t.Fatalf("units are left: %q", units)
@@ -174,7 +201,7 @@ func (r *forkRound) nothingLeft(t *testing.T, d *daemon.Daemon) {
 func TestForkKilledAtEveryStep(t *testing.T) {
 	t.Parallel()
 	testkit.Need(t, "root")
-	kinds := []string{"command", "unit", "redis"}
+	kinds := []string{"command", "unit", "redis", "cluster"}
 	for _, i := range testkit.Sample(t, "kinds of apps", len(kinds), 1) {
 		t.Run(kinds[i], func(t *testing.T) { killForks(t, newForkRound(t, kinds[i])) })
 	}
@@ -183,9 +210,6 @@ func TestForkKilledAtEveryStep(t *testing.T) {
 func killForks(t *testing.T, r *forkRound) {
 	for _, do := range []string{"fork", "keep", "drop", "bisect"} {
 		t.Run(do, func(t *testing.T) {
-			if do == "bisect" && r.busRoot != "" {
-				return // no command can be run in a fork of a unit
-			}
 			clear(r.tally)
 			r.prepareFork(t, do)
 			names, _, killed := r.victim(t, 0, 0)

@@ -347,11 +347,37 @@ func (c forkedServer) run(t *testing.T) {
 	forks[0].do(t, c.write(r, "worse"))
 	d.must("rollback", "1", "--app", made[0].Slug)
 	sameDump(t, "after the rollback fork 1 has", forks[0].dump(t), tried[0])
+	before := d.must("list", "--app", "shop")
+	d.must("keep", "2", "--dry-run", "--app", "shop")
+	if after := d.must("list", "--app", "shop"); after != before {
+		t.Errorf("keep --dry-run left checkpoints: %s\nbefore: %s", after, before)
+	}
+	sameDump(t, "after keep --dry-run the parent has", parent.dump(t), onwards)
+	sameDump(t, "after keep --dry-run the fork has", forks[1].dump(t), tried[1])
 	d.must("keep", "2", "--app", "shop")
 	sameDump(t, "after keep the parent has", parent.dump(t), tried[1])
+	kept := ask[ipc.CheckpointList](d, "list", "--app", "shop").Checkpoints[1].ID // below the safety checkpoint
 	d.must("redo", "--app", "shop")
 	sameDump(t, "after redo the parent has", parent.dump(t), onwards)
+	d.must("redo", "--app", "shop")
+	sameDump(t, "after a redo of that the parent has", parent.dump(t), tried[1])
+	d.must("create", "--app", "shop")
+	parent.do(t, c.write(r, "after"))
+	d.must("rollback", "1", "--app", "shop")
+	sameDump(t, "after a rollback to a checkpoint that was made after keep, the parent has", parent.dump(t), tried[1])
+	parent.do(t, c.write(r, "again"))
+	d.must("rollback", string(kept), "--app", "shop")
+	sameDump(t, "after a rollback to the fork's state, the parent has", parent.dump(t), tried[1])
+	parent.do(t, c.write(r, "later"))
+	later := parent.dump(t)
+	d.must("verify", string(kept), "--app", "shop")
 	d.must("drop", "--all", "--app", "shop")
+	sameDump(t, "in the end the parent has", parent.dump(t), later)
+	if _, folder, ok := strings.Cut(dsn, "&data_dir="); ok {
+		if left, err := os.ReadDir(folder + ".mulligan/served"); err != nil || len(left) > 0 {
+			t.Errorf("copies of the cluster are left: %v, %v", left, err)
+		}
+	}
 	if left := d.inForks(""); len(left) != 0 {
 		t.Errorf("processes are left: %v", left)
 	}

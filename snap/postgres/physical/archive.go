@@ -41,6 +41,12 @@ func (a *archive) restoreCommand() string {
 		a.store.Archive(), a.store.Data, asowner.Linked)
 }
 
+// historyCommand returns the restore_command of a fork that replays only the log in its own folder. The histories keep it from taking a
+// timeline that exists.
+func (a *archive) historyCommand() string {
+	return fmt.Sprintf("case %%f in *.history) cp '%s/%%f' %%p 2>/dev/null;; *) false;; esac", a.store.Archive())
+}
+
 // filledBy reports whether the server itself archives its log into the store.
 func (a *archive) filledBy(f facts) bool {
 	return f.ArchiveMode != "off" && f.ArchiveLibrary == "" && f.ArchiveCommand == a.command()
@@ -51,7 +57,7 @@ func (a *archive) filledBy(f facts) bool {
 const slot = "mulligan"
 
 const (
-	makeSlot    = "SELECT pg_create_physical_replication_slot('" + slot + "', true)"
+	makeSlot    = "SELECT pg_create_physical_replication_slot('" + slot + "', true) WHERE NOT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = '" + slot + "')"
 	dropSlot    = "SELECT pg_drop_replication_slot('" + slot + "')"
 	advanceSlot = "SELECT pg_replication_slot_advance('" + slot + "', '%[1]s') FROM pg_replication_slots WHERE slot_name = '" + slot + "' AND restart_lsn < '%[1]s'"
 )

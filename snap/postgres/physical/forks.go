@@ -44,6 +44,44 @@ func (fks *forks) path(dir string) string { return fks.store.path(fks.folder, di
 // place returns the position from which the log has the changes since the fork was shut down.
 func (f fork) place() place { return place{f.End.TLI, f.End.Checkpoint, f.End.NextXID} }
 
+// of makes a fork of a state: of a marker, or of a raw snapshot in which a server was shut down in order.
+func (fks *forks) of(ctx context.Context, s state, f facts, fk *fork) error {
+	if s.raw != nil {
+		return fks.branch(ctx, *s.raw, f, fk)
+	}
+	return fks.build(ctx, s.marker, f, fk)
+}
+
+// branch makes a fork of a raw snapshot in which a server was shut down in order. The fork has a timeline of its own, because others may
+// have written log on that of the snapshot.
+func (fks *forks) branch(ctx context.Context, r raw, f facts, fk *fork) error {
+	from, dir := fks.store.path("raws", r.Dir), fks.path(fk.Dir)
+	if err := fks.store.room(ctx, from); err != nil {
+		return err
+	}
+	if err := fks.failpoint.At("fork: copy"); err != nil {
+		return err
+	}
+	c, err := asowner.CopyRaw.Call(ctx, fks.store.owner, asowner.Pair{A: from, B: dir})
+	if err != nil {
+		return err
+	}
+	if c.Hash != r.Hash {
+		return errs.New(errs.Corrupt, "", "the kept files of snapshot %s are damaged", r.ID).WithHint("use another checkpoint")
+	}
+	was, err := fks.programs.ReadControl(ctx, dir)
+	if err == nil {
+		err = fks.store.arrange(ctx, asowner.Arrangement{Dir: dir, Files: map[string][]byte{"recovery.signal": nil}})
+	}
+	if err == nil {
+		err = fks.promote(ctx, marker{place: place{TLI: was.TLI}}, f, fk)
+	}
+	if err == nil {
+		fk.Inode, err = asowner.Inode(dir)
+	}
+	return err
+}
+
 // build makes a fork of m beside the live server, which has the facts f.
 func (fks *forks) build(ctx context.Context, m marker, f facts, fk *fork) error {
 	b, err := fks.bases.nearest(ctx, m, f.Segments)
@@ -65,8 +103,7 @@ func (fks *forks) build(ctx context.Context, m marker, f facts, fk *fork) error 
 	return err
 }
 
-// grow clones the base backup b, replays the log up to m on a new timeline, reads the contents, and shuts the fork's server
-// down.
+// grow clones the base backup b and promotes the clone at m.
 func (fks *forks) grow(ctx context.Context, m marker, f facts, b wal.Base, fk *fork) error {
 	dir := fks.path(fk.Dir)
 	if err := fks.failpoint.At("fork: clone"); err != nil {
@@ -79,7 +116,13 @@ func (fks *forks) grow(ctx context.Context, m marker, f facts, b wal.Base, fk *f
 	if err != nil {
 		return err
 	}
-	s, err := fks.launch(ctx, m, f, dir)
+	return fks.promote(ctx, m, f, fk)
+}
+
+// promote starts a server in a prepared folder, which replays the log up to m, and to its end if m has no restore point, begins a new
+// timeline, reads the contents, and shuts the server down.
+func (fks *forks) promote(ctx context.Context, m marker, f facts, fk *fork) error {
+	s, err := fks.launch(ctx, m, f, fks.path(fk.Dir))
 	if err != nil {
 		return err
 	}

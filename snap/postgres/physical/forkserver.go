@@ -68,11 +68,15 @@ func (fks *forks) launch(ctx context.Context, m marker, f facts, dir string, mor
 // settings returns the settings of a fork's server, which only replays the log and answers a few queries. It does not archive,
 // run background jobs or replicate, and takes little memory. Its writes are made durable after it has stopped.
 func (fks *forks) settings(m marker, f facts, dir, hba, socket string) []string {
+	restore := fks.archive.restoreCommand()
+	if m.Point == "" { // all of its log is in the folder
+		restore = fks.archive.historyCommand()
+	}
 	list := []string{
 		// recovery_target_name comes last, because no other target may be set after it, not even to an empty value.
 		"recovery_target=", "recovery_target_lsn=", "recovery_target_time=", "recovery_target_xid=", "recovery_target_name=" + m.Point,
 		fmt.Sprintf("recovery_target_timeline=%d", m.TLI), "recovery_target_action=promote",
-		"restore_command=" + fks.archive.restoreCommand(), "recovery_end_command=", "archive_cleanup_command=",
+		"restore_command=" + restore, "recovery_end_command=", "archive_cleanup_command=",
 		"hot_standby=off", "archive_mode=off", "primary_conninfo=", "primary_slot_name=", "listen_addresses=", "port=5432",
 		"unix_socket_directories=" + socket, "unix_socket_permissions=0700", "unix_socket_group=", "external_pid_file=", "hba_file=" + hba, "data_directory=" + dir,
 		"shared_preload_libraries=", "session_preload_libraries=", "local_preload_libraries=", "max_logical_replication_workers=0", "autovacuum=off",

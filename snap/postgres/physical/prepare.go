@@ -17,13 +17,16 @@ func (e engine) Plan(ctx context.Context, p, old *plan, target, base state) erro
 	if err != nil {
 		return err
 	}
-	p.facts, p.System, p.From, p.RawBase, p.RawTarget = f, f.System, base.place, base.raw, target.raw
+	p.facts, p.System, p.From, p.RawBase = f, f.System, base.place, base.raw
+	if target.raw != nil && !target.raw.Whole {
+		p.RawTarget = target.raw
+	}
 	if p.Live, err = asowner.Inode(e.cfg.DataDir); err != nil {
 		return err
 	}
 	p.setChanges(target, base, nil)
 	p.Fork.Dir = randomHex(8)
-	if target.raw != nil {
+	if p.RawTarget != nil {
 		return nil
 	}
 	if old != nil && old.Phase == database.Prepared && old.Target == p.Target {
@@ -83,10 +86,10 @@ func (e engine) survivor(ctx context.Context, base state) (f facts, err error) {
 
 // fill makes the fork, and records the differences between its contents and the live ones.
 func (e engine) fill(ctx context.Context, p *plan, target, base state) error {
-	if target.raw != nil {
+	if p.RawTarget != nil {
 		return e.raws.fork(ctx, *target.raw, &p.Fork)
 	}
-	if err := e.forks.build(ctx, target.marker, p.facts, &p.Fork); err != nil {
+	if err := e.forks.of(ctx, target, p.facts, &p.Fork); err != nil {
 		return err
 	}
 	p.Digest, p.Rows = p.Fork.Contents.Digest(), p.Fork.Contents.Rows

@@ -89,7 +89,7 @@ func (rs *raws) start(ctx context.Context, r *raw) error {
 		return nil
 	}
 	err := rs.server.Start(ctx)
-	if err != nil && ctx.Err() == nil && !r.Whole {
+	if err != nil && ctx.Err() == nil {
 		rs.log.Warn("a server that ran before its files were kept cannot be started", "cluster", rs.server.name, "err", err)
 		err = nil
 	}

@@ -64,7 +64,7 @@ type raw struct {
 	Hash     snap.Hash       `json:"hash"`            // of names, modes and contents
 	Stamp    string          `json:"stamp"`           // result of asowner.Stamp for the source
 	Ran      bool            `json:"ran"`             // a server ran in it
-	Whole    bool            `json:"whole,omitempty"` // and was shut down in order, so one starts in it
+	Whole    bool            `json:"whole,omitempty"` // and was shut down in order: restores and forks get a timeline of their own from it
 	Quiesced bool            `json:"quiesced"`
 	Created  time.Time       `json:"created"`
 	Warnings []string        `json:"warnings"`
@@ -158,7 +158,10 @@ func (r *records) state(id snap.SnapshotID) (s state, err error) {
 
 // String describes the state in a few words, for summaries.
 func (s state) String() string {
-	if s.raw != nil {
+	switch {
+	case s.raw != nil && s.raw.Whole:
+		return "the cluster of a fork"
+	case s.raw != nil:
 		return "the files as they lay there"
 	}
 	return fmt.Sprintf("%s on timeline %d", s.LSN, s.TLI)

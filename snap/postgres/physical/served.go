@@ -60,7 +60,7 @@ func (d *Driver) seed(ctx context.Context, name string, id snap.SnapshotID) erro
 	if err != nil {
 		return err
 	}
-	if s.raw != nil {
+	if s.raw != nil && !s.raw.Whole {
 		return errs.New(errs.Unsupported, "", "snapshot %s has the cluster's files as they lay there, and no server is known to run in them", id).
 			WithHint("fork another checkpoint")
 	}
@@ -79,7 +79,7 @@ func (d *Driver) seed(ctx context.Context, name string, id snap.SnapshotID) erro
 	}
 	fks := *d.forks
 	fks.folder, fks.digestLimit = filepath.Join(servedFolder, name), -1
-	if err := fks.build(ctx, s.marker, f, &fork{Dir: own.ClusterData}); err != nil {
+	if err := fks.of(ctx, s, f, &fork{Dir: own.ClusterData}); err != nil {
 		return errs.Also(err, d.store.remove(ctx, dir))
 	}
 	return d.store.arrange(ctx, asowner.Arrangement{Dir: dir, Sync: true, Files: own.ClusterFiles()})
@@ -100,7 +100,7 @@ func (d *Driver) AdoptServer(ctx context.Context, name string, as snap.SnapshotI
 	if err != nil {
 		return snap.Snapshot{}, err
 	}
-	return snap.Snapshot{ID: r.ID, Driver: driverName, Hash: r.Hash, Quiesced: true, Raw: true, Created: r.Created}, nil
+	return snap.Snapshot{ID: r.ID, Driver: driverName, Quiesced: true, Created: r.Created}, nil
 }
 
 func (d *Driver) adopt(ctx context.Context, name string, as snap.SnapshotID) (r raw, err error) {
