@@ -98,44 +98,11 @@ func TestClaudeCodeForks(t *testing.T) {
 	claude := filepath.Join(fromNPM(t, "claude", 240), "@anthropic-ai", "claude-code-linux-x64", "claude")
 	c := forkingClient(t)
 	c.mulligan("install", "claude-code")
-	m := newScript(t, func(answers map[string]string) []toolUse {
-		folders, names := madeForks(answers["toolu_fork"])
-		switch {
-		case answers["toolu_fork"] == "":
-			return []toolUse{{"toolu_fork", "mcp__mulligan__fork_app", map[string]any{"count": 2}}}
-		case len(folders) != 2:
-			return nil
-		case answers["toolu_one"] == "":
-			return []toolUse{
-				{"toolu_one", "Bash", map[string]any{"command": "echo wrong >" + folders[0] + "/page.html", "description": "Try one repair"}},
-				{"toolu_two", "Bash", map[string]any{"command": "echo right >" + folders[1] + "/page.html", "description": "Try another"}},
-			}
-		case answers["toolu_compare"] == "":
-			return []toolUse{{"toolu_compare", "mcp__mulligan__compare_forks", map[string]any{"command": rightCheck}}}
-		case answers["toolu_keep"] == "":
-			var compared struct {
-				Forks []struct {
-					Name    string
-					Command struct {
-						ExitCode int `json:"exit_code"`
-					}
-				}
-			}
-			best := ""
-			if text := answers["toolu_compare"]; strings.Contains(text, "{") && json.NewDecoder(strings.NewReader(text[strings.Index(text, "{"):])).Decode(&compared) == nil {
-				for _, f := range compared.Forks {
-					if f.Command.ExitCode == 0 {
-						best = f.Name
-					}
-				}
-			}
-			if best != names[1] {
-				return nil
-			}
-			return []toolUse{{"toolu_keep", "mcp__mulligan__keep_fork", map[string]any{"name": best}}}
-		}
-		return nil
-	})
+	m := newScript(t, tryTwo(
+		func(name string) string { return "mcp__mulligan__" + name },
+		func(id, command string) toolUse {
+			return toolUse{id, "Bash", map[string]any{"command": command, "description": "Try a repair"}}
+		}))
 	c.env = append(c.env, "ANTHROPIC_BASE_URL="+m.URL, "ANTHROPIC_API_KEY=none", "DISABLE_AUTOUPDATER=1", "DISABLE_TELEMETRY=1",
 		"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1", "IS_SANDBOX=1")
 	out := c.run(claude, "-p", "try two repairs and keep the better one", "--dangerously-skip-permissions", "--output-format", "text")
@@ -147,13 +114,83 @@ func TestClaudeCodeForks(t *testing.T) {
 	keptOne(t, c, folders)
 }
 
+// tryTwo is what a model asks for that tries two repairs, given the names of mulligan's tools and the agent's own tool for commands.
+func tryTwo(tool func(name string) string, command func(id, command string) toolUse) func(answers map[string]string) []toolUse {
+	return func(answers map[string]string) []toolUse {
+		folders, names := madeForks(answers["toolu_fork"])
+		switch {
+		case answers["toolu_fork"] == "":
+			return []toolUse{{"toolu_fork", tool("fork_app"), map[string]any{"count": 2}}}
+		case len(folders) != 2:
+			return nil
+		case answers["toolu_one"] == "":
+			return []toolUse{
+				command("toolu_one", "echo wrong >"+folders[0]+"/page.html"),
+				command("toolu_two", "echo right >"+folders[1]+"/page.html"),
+			}
+		case answers["toolu_compare"] == "":
+			return []toolUse{{"toolu_compare", tool("compare_forks"), map[string]any{"command": rightCheck}}}
+		case answers["toolu_keep"] == "":
+			if best := succeeded(answers["toolu_compare"]); best == names[1] {
+				return []toolUse{{"toolu_keep", tool("keep_fork"), map[string]any{"name": best}}}
+			}
+		}
+		return nil
+	}
+}
+
+// succeeded is the last fork, by the answer of compare_forks, in which the command succeeded.
+func succeeded(answer string) (name string) {
+	var compared struct {
+		Forks []struct {
+			Name    string
+			Command struct {
+				ExitCode *int `json:"exit_code"`
+			}
+		}
+	}
+	if at := strings.Index(answer, "{"); at < 0 || json.NewDecoder(strings.NewReader(answer[at:])).Decode(&compared) != nil {
+		return ""
+	}
+	for _, f := range compared.Forks {
+		if f.Command.ExitCode != nil && *f.Command.ExitCode == 0 {
+			name = f.Name
+		}
+	}
+	return name
+}
+
+// TestCodexForks has the real Codex do the same.
+func TestCodexForks(t *testing.T) {
+	codex := filepath.Join(fromNPM(t, "codex", 400), "@openai", "codex-linux-x64", "vendor", "x86_64-unknown-linux-musl", "bin", "codex")
+	c := forkingClient(t)
+	c.mulligan("install", "codex")
+	m := newScript(t, tryTwo(
+		func(name string) string { return name },
+		func(id, command string) toolUse { return toolUse{id, "exec_command", map[string]any{"cmd": command}} }))
+	config := filepath.Join(c.home, ".codex", "config.toml")
+	text, err := os.ReadFile(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.write(".codex/config.toml", "model = \"stand-in\"\nmodel_provider = \"stand-in\"\n"+string(text)+
+		"\n[model_providers.stand-in]\nname = \"stand-in\"\nbase_url = \""+m.URL+"/v1\"\nwire_api = \"responses\"\n")
+	out := c.run(codex, "exec", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox", "try two repairs and keep the better one")
+	answers := m.heard()
+	if !strings.Contains(out, "all done") || answers["toolu_keep"] == "" {
+		t.Fatalf("Codex said %q; its tools said %q", out, answers)
+	}
+	folders, _ := madeForks(answers["toolu_fork"])
+	keptOne(t, c, folders)
+}
+
 // toolUse is a call of a tool that a model asks for.
 type toolUse struct {
 	ID, Name string
 	Input    any
 }
 
-// script stands in for Claude Code's model. It knows the answers of the tools that it asked for, by the calls' ids.
+// script stands in for the model of Claude Code or Codex. It knows the answers of the tools that it asked for, by the calls' ids.
 type script struct {
 	*httptest.Server
 	next func(answers map[string]string) []toolUse
@@ -182,6 +219,10 @@ func (s *script) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		Messages []struct{ Content json.RawMessage }
 	}
 	body, err := io.ReadAll(io.LimitReader(r.Body, 32<<20))
+	if r.URL.Path == "/v1/responses" && err == nil {
+		s.respond(w, body)
+		return
+	}
 	if r.URL.Path != "/v1/messages" || err != nil || json.Unmarshal(body, &req) != nil {
 		w.WriteHeader(http.StatusNotFound)
 		fmt.Fprint(w, `{"type":"error","error":{"type":"not_found_error","message":"not here"}}`)
@@ -208,6 +249,51 @@ func (s *script) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		uses = s.next(s.answers)
 	}
 	replyWith(w, req.Stream, uses)
+}
+
+// respond answers Codex, whose model is asked by the Responses API.
+func (s *script) respond(w http.ResponseWriter, body []byte) {
+	var req struct {
+		Input []struct {
+			Type   string
+			CallID string `json:"call_id"`
+			Output json.RawMessage
+		}
+	}
+	if err := json.Unmarshal(body, &req); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, item := range req.Input {
+		if item.Type == "function_call_output" {
+			s.answers[item.CallID] = blockText(item.Output)
+		}
+	}
+	w.Header().Set("Content-Type", "text/event-stream")
+	send := func(event string, fields map[string]any) {
+		fields["type"] = event
+		b, _ := json.Marshal(fields)
+		fmt.Fprintf(w, "event: %s\ndata: %s\n\n", event, b)
+	}
+	id := fmt.Sprintf("resp_%d", time.Now().UnixNano())
+	send("response.created", map[string]any{"response": map[string]any{"id": id}})
+	uses := s.next(s.answers)
+	for i, u := range uses {
+		input, _ := json.Marshal(u.Input)
+		item := map[string]any{"type": "function_call", "id": "fc_" + u.ID, "call_id": u.ID, "name": u.Name, "arguments": string(input)}
+		if u.Name != "exec_command" {
+			item["namespace"] = "mcp__mulligan"
+		}
+		send("response.output_item.done", map[string]any{"output_index": i, "item": item})
+	}
+	if len(uses) == 0 {
+		send("response.output_item.done", map[string]any{"output_index": 0, "item": map[string]any{
+			"type": "message", "role": "assistant", "id": "msg_" + id, "content": []any{map[string]any{"type": "output_text", "text": "all done"}}}})
+	}
+	usage := map[string]any{"input_tokens": 1, "input_tokens_details": nil, "output_tokens": 1, "output_tokens_details": nil, "total_tokens": 2}
+	send("response.completed", map[string]any{"response": map[string]any{"id": id, "usage": usage}})
 }
 
 // blockText is the text of a tool's answer, which is a string or a list of blocks; "-" if there is none.
