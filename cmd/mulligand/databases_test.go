@@ -259,7 +259,7 @@ func (d *daemonProcess) refusesOthers(t *testing.T, c *pgtest.Cluster) {
 }
 
 // ownServer starts the server of a cluster as its owner would, by pg_ctl.
-func ownServer(t *testing.T, c *pgtest.Cluster) {
+func ownServer(t testing.TB, c *pgtest.Cluster) {
 	t.Helper()
 	pgCtl(t, c, "start")
 	t.Cleanup(func() {
@@ -267,7 +267,7 @@ func ownServer(t *testing.T, c *pgtest.Cluster) {
 	})
 }
 
-func pgCtl(t *testing.T, c *pgtest.Cluster, verb string) {
+func pgCtl(t testing.TB, c *pgtest.Cluster, verb string) {
 	t.Helper()
 	args := []string{verb, "-w", "-s", "-D", c.DataDir}
 	if verb != "stop" {

@@ -1,0 +1,252 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"mulligan/ipc"
+	"mulligan/snap/postgres/pgtest"
+	"mulligan/testkit"
+)
+
+// BenchmarkForks measures forks beside what people do without them, one after the other in each round, and prints for each row whether the
+// goal is met. BENCH_FILES and BENCH_MB are the sizes: files of the app, and megabytes of its PostgreSQL database.
+func BenchmarkForks(b *testing.B) {
+	b.Run("files", benchForkedFiles)
+	b.Run("postgres by dump", func(b *testing.B) { benchForkedPostgres(b, false) })
+	b.Run("postgres by its files", func(b *testing.B) { benchForkedPostgres(b, true) })
+	b.Run("bisect", benchBisect)
+}
+
+// setting is a size from the environment.
+func setting(name string, otherwise int) int {
+	if n, err := strconv.Atoi(os.Getenv(name)); err == nil {
+		return n
+	}
+	return otherwise
+}
+
+// row reports what mulligan took, what the other way took, and whether that is the times that were aimed at.
+func row(b *testing.B, what string, mulligan, other time.Duration, beside string, goal float64) {
+	b.Helper()
+	times := other.Seconds() / mulligan.Seconds()
+	verdict := "missed"
+	if times >= goal {
+		verdict = "met"
+	}
+	n := time.Duration(b.N)
+	b.Logf("%-60s %8.2f s  %8.2f s %-40s %7.1f times, goal %.0f: %s", what, (mulligan / n).Seconds(), (other / n).Seconds(), beside, times, goal, verdict)
+}
+
+// duration runs a function, and returns how long that took.
+func duration(f func()) time.Duration {
+	begun := time.Now()
+	f()
+	return time.Since(begun)
+}
+
+// benchApp is an app of an ordinary user's at root's daemon, on a file system that can share extents.
+func benchApp(b *testing.B, megabytes int64) (d *daemonProcess, dir string) {
+	b.Helper()
+	testkit.Need(b, "root")
+	mounted := testkit.Loop(b, megabytes, "mkfs.xfs", "-q", "-f")
+	dir, err := os.MkdirTemp("/var/tmp", "forks") // where others than root may enter
+	if err == nil {
+		err = unix.Mount(mounted, dir, "", unix.MS_BIND, "")
+	}
+	if err == nil {
+		err = os.Chmod(dir, 0o755)
+	}
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() {
+		if err := errors.Join(unix.Unmount(dir, unix.MNT_DETACH), os.Remove(dir)); err != nil {
+			b.Error(err)
+		}
+	})
+	shell(b, dir, `mkdir ws pg forks && chown nobody ws forks && chown postgres pg`)
+	d = newDaemon(b)
+	d.args = []string{}
+	d.start()
+	return d, dir
+}
+
+func (d *daemonProcess) addFrom(b *testing.B, dir, text string) {
+	b.Helper()
+	file := filepath.Join(dir, "shop.toml")
+	text = fmt.Sprintf("slug = 'shop'\nowner = 'nobody'\nworkspace = '%s/ws'\n", dir) + text + fmt.Sprintf("[fork]\ndir = '%s/forks/them'\n", dir)
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		b.Fatal(err)
+	}
+	d.must("app", "add", "--file", file)
+	d.cred = &syscall.Credential{Uid: ordinary, Gid: ordinary}
+}
+
+func benchForkedFiles(b *testing.B) {
+	n := setting("BENCH_FILES", 20_000)
+	d, dir := benchApp(b, int64(2000+n/20))
+	shell(b, dir+"/ws", `i=0; while [ $i -lt $1 ]; do mkdir -p src/$((i/100)); j=0; while [ $j -lt 100 ]; do echo "file $i $j of a source tree, with a line or two" >src/$((i/100))/f$j; j=$((j+1)); done; i=$((i+100)); done; chown -R nobody .`, fmt.Sprint(n))
+	d.addFrom(b, dir, "")
+	d.must("create", "--app", "shop")
+	var first, further, copies time.Duration
+	for range b.N {
+		copies += duration(func() { shell(b, dir, `cp -a --reflink=always ws copy`) })
+		shell(b, dir, `rm -r copy`)
+		first += duration(func() { d.must("fork", "1", "--no-start", "--app", "shop") })
+		further += duration(func() { d.must("fork", "1", "--no-start", "--count", "3", "--app", "shop") }) / 3
+		d.must("drop", "--all", "--app", "shop")
+	}
+	row(b, fmt.Sprintf("first fork of %d files, XFS", n), first, copies, "cp -a --reflink=always", 1)
+	row(b, "each further fork of the same checkpoint", further, copies, "cp -a --reflink=always", 50)
+}
+
+func benchForkedPostgres(b *testing.B, cluster bool) {
+	mb := setting("BENCH_MB", 1000)
+	d, dir := benchApp(b, int64(4000+12*mb))
+	settings := map[string]string{"shared_buffers": "256MB", "max_wal_size": "4GB", "wal_level": "replica", "archive_mode": "on"}
+	c := pgtest.New(b, pgtest.Options{Dir: dir + "/pg", Settings: settings})
+	ownServer(b, c)
+	c.Psql(b, "postgres", `CREATE ROLE shopper LOGIN SUPERUSER PASSWORD 'hunter2'`)
+	c.Psql(b, "postgres", `CREATE DATABASE shop OWNER shopper`)
+	c.Psql(b, "shop", fmt.Sprintf(`CREATE TABLE items (id int PRIMARY KEY, body text); INSERT INTO items SELECT i, repeat(md5(i::text), 6) FROM generate_series(1, %d) i`, mb*1000000/260))
+	c.Psql(b, "shop", `VACUUM ANALYZE items`)
+	how := "mode = 'logical'\n"
+	if cluster {
+		how = fmt.Sprintf("mode = 'physical'\ndata_dir = '%s'\n", c.DataDir)
+	}
+	d.addFrom(b, dir, "[[database]]\nname = 'main'\ndsn = '"+c.TCP("shopper", "hunter2", "shop")+"'\n"+how)
+	d.must("create", "--app", "shop")
+	c.Psql(b, "shop", `CHECKPOINT`)
+	conn := fmt.Sprintf("host=127.0.0.1 port=%d user=shopper dbname=shop sslmode=disable", c.Port)
+	as := func(command string) {
+		cmd := exec.Command("sh", "-c", command)
+		cmd.Env = append(os.Environ(), "PATH="+c.Bin+":/usr/bin:/bin", "PGHOST="+c.Socket, fmt.Sprintf("PGPORT=%d", c.Port), "PGUSER="+pgtest.Superuser)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			b.Fatalf("%s: %v\n%s", command, err, out)
+		}
+	}
+	var fork, restore, template time.Duration
+	for i := range b.N {
+		restore += duration(func() { as(`createdb dumped && pg_dump -Fc shop | pg_restore -d dumped`) })
+		as(`dropdb dumped`)
+		template += duration(func() { as(`createdb -T shop copied`) })
+		as(`dropdb copied`)
+		name := fmt.Sprintf("f%d", i)
+		fork += duration(func() {
+			d.must("fork", "1", "--name", name, "--app", "shop")
+			d.must("exec", "--socket", d.socket, "--app", "shop", name, "--", "sh", "-c", c.Bin+"/psql -c 'SELECT 1' -d '"+conn+"'")
+		})
+		d.must("drop", "--all", "--app", "shop")
+	}
+	what := fmt.Sprintf("fork of %d MB of PostgreSQL, by dump, until it answers", mb)
+	goal := 1.0
+	if cluster {
+		what, goal = fmt.Sprintf("fork of %d MB of PostgreSQL, by its files, until it answers", mb), 5
+	}
+	row(b, what, fork, restore, "createdb, pg_dump | pg_restore", goal)
+	row(b, what, fork, template, "createdb -T, without an own server", 0)
+}
+
+func benchBisect(b *testing.B) {
+	const turns = 64
+	testkit.Need(b, "root")
+	d := newDaemon(b)
+	d.args = []string{}
+	d.start()
+	dir, err := os.MkdirTemp("/var/tmp", "bisect")
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { os.RemoveAll(dir) })
+	ws := filepath.Join(dir, "ws")
+	if err := os.Mkdir(ws, 0o755); err != nil {
+		b.Fatal(err)
+	}
+	if err := copySelf(filepath.Join(ws, "app")); err != nil {
+		b.Fatal(err)
+	}
+	shell(b, ws, `echo 0 >turn; for i in $(seq 2000); do echo $i >f$i; done`)
+	addr := freeAddr(b)
+	d.must("app", "add", "--slug", "shop", "--dir", ws, "--run", "./app serve-app "+addr+" turn", "--health", "http://"+addr+"/")
+	d.must("app", "set", "--app", "shop", fmt.Sprintf("retention.keep_last=%d", 2*turns))
+	for i := range turns {
+		shell(b, ws, `echo $1 >turn`, fmt.Sprint(i+1))
+		d.must("create", "--quiesce", "none", "--app", "shop")
+	}
+	list := ask[ipc.CheckpointList](d, "list", "--app", "shop").Checkpoints
+	if len(list) != turns {
+		b.Fatalf("%d checkpoints", len(list))
+	}
+	const bad = 41 // the first bad turn
+	check := fmt.Sprintf(`test "$(cat turn)" -lt %d`, bad)
+	var bisect, byHand, downBisect, down time.Duration
+	for range b.N {
+		watch := watchDown(b, addr)
+		bisect += duration(func() {
+			out := d.must("bisect", "--socket", d.socket, "--good", string(list[turns-1].ID), "--bad", string(list[0].ID), "--app", "shop", "--", "sh", "-c", check)
+			if !strings.Contains(out, string(list[turns-bad].ID)) {
+				b.Fatalf("bisect says %s", out)
+			}
+		})
+		downBisect += watch()
+		watch = watchDown(b, addr)
+		byHand += duration(func() {
+			good, first := 1, turns // turn 1 is good, turn 64 bad
+			for first-good > 1 {
+				mid := (good + first) / 2
+				d.must("rollback", string(list[turns-mid].ID), "--app", "shop")
+				eventually(b, "the app answers", func() bool { return strings.TrimSpace(visit(b.Context(), addr)) == fmt.Sprint(mid) })
+				if exec.Command("sh", "-c", "cd "+ws+"; "+check).Run() == nil {
+					good = mid
+				} else {
+					first = mid
+				}
+			}
+			if first != bad {
+				b.Fatalf("found %d", first)
+			}
+			d.must("rollback", string(list[0].ID), "--app", "shop")
+		})
+		down += watch()
+	}
+	row(b, fmt.Sprintf("bisect over %d turns", turns), bisect, byHand, "rollbacks of the live app", 1)
+	n := time.Duration(b.N)
+	b.Logf("the app was down for %.2f s in the bisect, and %.2f s in the rollbacks", (downBisect / n).Seconds(), (down / n).Seconds())
+}
+
+// watchDown asks an app all the time. The returned function tells for how long it did not answer.
+func watchDown(b *testing.B, addr string) (stop func() time.Duration) {
+	b.Helper()
+	ctx, cancel := context.WithCancel(b.Context())
+	var down atomic.Int64
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for ctx.Err() == nil {
+			begun := time.Now()
+			answered := visit(ctx, addr) != ""
+			time.Sleep(2 * time.Millisecond) // a visitor's pace
+			if !answered && ctx.Err() == nil {
+				down.Add(int64(time.Since(begun)))
+			}
+		}
+	}()
+	return func() time.Duration {
+		cancel()
+		<-done
+		return time.Duration(down.Load())
+	}
+}
