@@ -150,7 +150,7 @@ var clusterSettings = []string{
 	"ident_file=" + snap.ServerData + "/" + clusterIdent, "unix_socket_group=", "external_pid_file=", "huge_pages=off",
 	"session_preload_libraries=", "local_preload_libraries=", "max_logical_replication_workers=0", "primary_conninfo=", "primary_slot_name=",
 	"archive_command=", "restore_command=", "archive_cleanup_command=", "recovery_end_command=", "synchronous_standby_names=",
-	"default_transaction_read_only=off",
+	"default_transaction_read_only=off", "max_prepared_transactions=200", // those of the cluster are in the copy, and its server must hold them
 }
 
 // clusterOf returns the cluster that a server is to run on a copy of; nil if there is none.

@@ -28,6 +28,7 @@ type forks struct {
 	failpoint   failpoint.Hook
 	folder      string // the folder of the store with the forks
 	digestLimit int64  // total size of all databases in bytes up to which every row is read
+	slotless    bool   // the forks have no replication slot, as nobody copies their log
 }
 
 // fork is a data folder with the state of a marker, whose server was shut down cleanly.
@@ -71,7 +72,7 @@ func (fks *forks) branch(ctx context.Context, r raw, f facts, fk *fork) error {
 	}
 	was, err := fks.programs.ReadControl(ctx, dir)
 	if err == nil {
-		err = fks.store.arrange(ctx, asowner.Arrangement{Dir: dir, Files: map[string][]byte{"recovery.signal": nil}})
+		err = fks.equip(ctx, r.Conf, dir)
 	}
 	if err == nil {
 		err = fks.promote(ctx, marker{place: place{TLI: was.TLI}}, f, fk)
@@ -148,7 +149,7 @@ func (fks *forks) look(ctx context.Context, s *forkServer, m marker, f facts, fk
 	if now <= m.TLI {
 		return errs.New(errs.Internal, "", "the fork of timeline %d is on timeline %d", m.TLI, now)
 	}
-	if !fks.archive.filledBy(f) {
+	if !fks.archive.filledBy(f) && !fks.slotless {
 		if err := s.makeSlot(ctx); err != nil {
 			return err
 		}
@@ -245,18 +246,26 @@ func (fks *forks) read(ctx context.Context, m marker, f facts, dir string, read 
 
 // clone makes a folder whose server, once started, replays the log from b up to m.
 func (fks *forks) clone(ctx context.Context, m marker, b wal.Base, dir string) error {
-	var conf map[string][]byte
-	if err := fks.records.get("conf", m.Conf, &conf); err != nil {
-		return errs.Wrap(errs.Corrupt, "", err)
-	}
-	files := map[string][]byte{"recovery.signal": nil}
-	for _, name := range asowner.Configured {
-		if data, found := conf[name]; found {
-			files[name] = data
-		}
-	}
 	if _, err := asowner.Copy.Call(ctx, fks.store.owner, asowner.ClusterCopy{From: fks.store.path("bases", b.ID), To: dir}); err != nil {
 		return err
 	}
-	return fks.store.arrange(ctx, asowner.Arrangement{Dir: dir, Drop: asowner.Configured, Files: files})
+	return fks.equip(ctx, m.Conf, dir)
+}
+
+// equip gives a data folder a recorded configuration, or leaves it its own if conf is "", and has its server replay the log.
+func (fks *forks) equip(ctx context.Context, conf, dir string) error {
+	a := asowner.Arrangement{Dir: dir, Files: map[string][]byte{"recovery.signal": nil}}
+	if conf != "" {
+		var files map[string][]byte
+		if err := fks.records.get("conf", conf, &files); err != nil {
+			return errs.Wrap(errs.Corrupt, "", err)
+		}
+		a.Drop = asowner.Configured
+		for _, name := range asowner.Configured {
+			if data, found := files[name]; found {
+				a.Files[name] = data
+			}
+		}
+	}
+	return fks.store.arrange(ctx, a)
 }

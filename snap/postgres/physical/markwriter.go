@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 
 	"mulligan/errs"
-	"mulligan/snap/postgres/physical/asowner"
 	"mulligan/snap/postgres/physical/session"
 	"mulligan/snap/postgres/physical/wal"
 )
@@ -103,17 +102,8 @@ func (w *markWriter) survey(ctx context.Context, m marker) (conf string, err err
 	if err != nil || found.Same {
 		return known, err
 	}
-	files := map[string][]byte{}
-	for _, name := range asowner.Configured {
-		if data, ok := found.Conf[name]; ok {
-			files[name] = data
-		}
-	}
-	w.conf = asowner.ConfDigest(files)
-	if err := w.records.get("conf", w.conf, &files); !errors.Is(err, fs.ErrNotExist) {
-		return w.conf, err
-	}
-	return w.conf, w.records.put("conf", w.conf, files)
+	w.conf, err = w.records.keepConf(found.Conf)
+	return w.conf, err
 }
 
 // hangUp ends the connection that captures use.

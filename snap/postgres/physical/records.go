@@ -15,6 +15,7 @@ import (
 	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/database"
+	"mulligan/snap/postgres/physical/asowner"
 	"mulligan/snap/postgres/physical/pgserver"
 	"mulligan/snap/postgres/physical/wal"
 )
@@ -65,6 +66,7 @@ type raw struct {
 	Stamp    string          `json:"stamp"`           // result of asowner.Stamp for the source
 	Ran      bool            `json:"ran"`             // a server ran in it
 	Whole    bool            `json:"whole,omitempty"` // and was shut down in order: restores and forks get a timeline of their own from it
+	Conf     string          `json:"conf,omitempty"`  // name of the configuration that a Whole one is restored with; "": its own
 	Quiesced bool            `json:"quiesced"`
 	Created  time.Time       `json:"created"`
 	Warnings []string        `json:"warnings"`
@@ -191,9 +193,29 @@ func (r *records) sumsFile(id string) string {
 	return filepath.Join(r.dir, "bases", id+".sums")
 }
 
-// sweepConf removes configurations that no marker refers to.
+// keepConf records a configuration, unless an equal one is recorded, and returns its name. It takes nothing but configuration files
+// from found, which the server's user said.
+func (r *records) keepConf(found map[string][]byte) (name string, err error) {
+	files := map[string][]byte{}
+	for _, name := range asowner.Configured {
+		if data, ok := found[name]; ok {
+			files[name] = data
+		}
+	}
+	name = asowner.ConfDigest(files)
+	if err := r.get("conf", name, &files); !errors.Is(err, fs.ErrNotExist) {
+		return name, err
+	}
+	return name, r.put("conf", name, files)
+}
+
+// sweepConf removes configurations that no snapshot refers to.
 func (r *records) sweepConf() error {
 	all, err := r.markers()
+	if err != nil {
+		return err
+	}
+	raws, err := r.raws()
 	if err != nil {
 		return err
 	}
@@ -203,7 +225,7 @@ func (r *records) sweepConf() error {
 	}
 	for _, e := range entries {
 		id := strings.TrimSuffix(e.Name(), ".json")
-		if !slices.ContainsFunc(all, func(m marker) bool { return m.Conf == id }) {
+		if !slices.ContainsFunc(all, func(m marker) bool { return m.Conf == id }) && !slices.ContainsFunc(raws, func(w raw) bool { return w.Conf == id }) {
 			if err := os.Remove(filepath.Join(r.dir, "conf", e.Name())); err != nil {
 				return err
 			}

@@ -78,7 +78,7 @@ func (d *Driver) seed(ctx context.Context, name string, id snap.SnapshotID) erro
 		}
 	}
 	fks := *d.forks
-	fks.folder, fks.digestLimit = filepath.Join(servedFolder, name), -1
+	fks.folder, fks.digestLimit, fks.slotless = filepath.Join(servedFolder, name), -1, true
 	if err := fks.of(ctx, s, f, &fork{Dir: own.ClusterData}); err != nil {
 		return errs.Also(err, d.store.remove(ctx, dir))
 	}
@@ -124,6 +124,9 @@ func (d *Driver) adopt(ctx context.Context, name string, as snap.SnapshotID) (r 
 		return r, err
 	}
 	r.Hash = got.Hash
+	if r.Conf, err = d.configuration(ctx, f); err != nil {
+		return r, errs.Also(err, d.store.remove(ctx, dir))
+	}
 	err = errors.Join(ctx.Err(), d.cfg.Failpoint.At("adopt server: record"))
 	if err == nil {
 		err = d.records.put("raws", string(as), r)
@@ -132,6 +135,19 @@ func (d *Driver) adopt(ctx context.Context, name string, as snap.SnapshotID) (r 
 		return r, errs.Also(err, d.store.remove(ctx, dir))
 	}
 	return r, nil
+}
+
+// configuration records the cluster's present configuration, and returns its name. It returns "" if the data folder lacks it.
+func (d *Driver) configuration(ctx context.Context, f facts) (string, error) {
+	files, err := asowner.ReadConf.Call(ctx, d.store.owner, d.cfg.DataDir)
+	if err != nil && !asowner.Absent(err) {
+		return "", err
+	}
+	_, auto := files["postgresql.auto.conf"]
+	if _, main := files["postgresql.conf"]; !auto || f.Inside && !main {
+		return "", nil // the folder is broken
+	}
+	return d.records.keepConf(files)
 }
 
 // DropServer removes the data of a server of a fork's own, which does not run. A missing folder is no error. It works with the rights

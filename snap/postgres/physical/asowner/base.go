@@ -108,7 +108,12 @@ var Configured = []string{"postgresql.conf", "postgresql.auto.conf", "pg_hba.con
 // maxConf is the largest size in bytes of a configuration file.
 const maxConf = 4 << 20
 
-// readConf reads the configuration files in a data folder.
+// ReadConf reads the configuration files in a data folder.
+var ReadConf = privsep.Define("physical.readConf", func(_ context.Context, dataDir string) (map[string][]byte, error) {
+	return readConf(dataDir)
+})
+
+// readConf does the work of ReadConf.
 func readConf(dataDir string) (map[string][]byte, error) {
 	files := map[string][]byte{}
 	for _, name := range Configured {
