@@ -27,6 +27,8 @@ type Server struct {
 	SocketName string
 	// Seeded says where the server's data are if a [ServerSource] made them; nil: Setup makes them.
 	Seeded *Seeded
+	// Hidden are folders that the server must not reach, for example those with the parent's own server. It finds empty ones there.
+	Hidden []string
 	// Usual are the folders where clients without a configured address look for the parent's server. In a fork, they find the
 	// fork's server there.
 	Usual []string

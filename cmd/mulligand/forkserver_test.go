@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"os/user"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -104,7 +105,7 @@ type forkedServer struct {
 	program    string // of the server
 	uid        int    // of the app's owner
 	userDaemon bool   // the daemon is the owner's; else root's
-	cluster    bool   // the daemon manages the files of the server, whose user is another one than the app's owner
+	cluster    bool   // the daemon manages the files of the server, whose user is another one than the app's owner unless the daemon is his
 	// start starts the parent's server, and returns the app's DSN and the commands of its client.
 	start func(t *testing.T, dir string) (dsn string, client []string)
 	write func(r *rand.Rand, word string) string // commands that change much
@@ -134,20 +135,21 @@ func forkedServers() []forkedServer {
 		}
 		return strings.Join(append(list, fmt.Sprintf("COMMIT; CREATE TABLE %s_%d (w text); INSERT INTO %[1]s_%[2]d VALUES ('%[1]s');", word, r.IntN(1e9))), "\n")
 	}}
-	list := []forkedServer{redis, redis, postgres, postgres, maria, maria, postgres}
+	list := []forkedServer{redis, redis, postgres, postgres, maria, maria, postgres, postgres}
 	list[0].name, list[0].uid, list[0].start = "redis by tcp", stranger, func(t *testing.T, dir string) (string, []string) { return startRedis(t, dir, false) }
 	list[1].name, list[1].userDaemon, list[1].start = "redis by socket", true, func(t *testing.T, dir string) (string, []string) { return startRedis(t, dir, true) }
 	list[2].name, list[2].start = "postgres by tcp", func(t *testing.T, _ string) (string, []string) { return startPostgres(t, false) }
 	list[3].name, list[3].userDaemon, list[3].start = "postgres by socket", true, func(t *testing.T, _ string) (string, []string) { return startPostgres(t, true) }
 	list[4].name, list[4].start = "mariadb by tcp", func(t *testing.T, dir string) (string, []string) { return startMariaDB(t, dir, false) }
 	list[5].name, list[5].userDaemon, list[5].start = "mariadb by socket", true, func(t *testing.T, dir string) (string, []string) { return startMariaDB(t, dir, true) }
-	list[6].name, list[6].cluster, list[6].start = "postgres by its files", true, func(t *testing.T, _ string) (string, []string) { return startCluster(t) }
+	list[6].name, list[6].cluster, list[6].start = "postgres by its files", true, startCluster
+	list[7], list[7].name, list[7].userDaemon = list[6], "postgres by its files, of the daemon's user", true
 	return list
 }
 
-// startCluster starts a Postgres server whose files the daemon may manage.
-func startCluster(t *testing.T) (dsn string, client []string) {
-	c := pgtest.New(t, pgtest.Options{Settings: map[string]string{"wal_level": "replica", "archive_mode": "on"}})
+// startCluster starts a Postgres server whose files the daemon may manage. They are not in /tmp, which forks have for themselves.
+func startCluster(t *testing.T, _ string) (dsn string, client []string) {
+	c := pgtest.New(t, pgtest.Options{Dir: "/var/tmp", Settings: map[string]string{"wal_level": "replica", "archive_mode": "on"}})
 	ownServer(t, c)
 	c.Psql(t, "postgres", `CREATE ROLE clerk; CREATE ROLE shopper LOGIN SUPERUSER PASSWORD 'hunter2'`)
 	c.Psql(t, "postgres", `CREATE DATABASE shop OWNER shopper`)
@@ -237,9 +239,26 @@ func TestForkedServers(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			testkit.Need(t, c.need)
+			if c.cluster && c.userDaemon {
+				c.uid = accountOf(t, "postgres")
+			}
 			c.run(t)
 		})
 	}
+}
+
+// accountOf returns the number of a user of the host.
+func accountOf(t *testing.T, name string) int {
+	t.Helper()
+	u, err := user.Lookup(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	uid, err := strconv.Atoi(u.Uid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return uid
 }
 
 func (c forkedServer) run(t *testing.T) {
@@ -285,12 +304,16 @@ func (c forkedServer) run(t *testing.T) {
 		}
 	}
 	add := []string{"app", "add", "--slug", "shop", "--dir", ws, "--db", "main=" + dsn, "--run", strings.Join(words, " "), "--health", "http://" + parent.addr + "/"}
-	if c.cluster { // root names it
-		d.cred = nil
+	if c.cluster {
+		owned := ""
+		if !c.userDaemon {
+			d.cred, owned = nil, "owner = 'nobody'\n" // root names it
+		}
 		url, folder, _ := strings.Cut(dsn, "#mode=physical&data_dir=")
 		file := filepath.Join(dir, "shop.toml")
-		check(os.WriteFile(file, fmt.Appendf(nil, "slug = 'shop'\nowner = 'nobody'\nworkspace = '%s'\nrun = ['%s']\n[health]\nurl = 'http://%s/'\n[[database]]\nname = 'main'\ndsn = '%s'\nmode = 'physical'\ndata_dir = '%s'\n",
-			ws, strings.Join(append([]string{"./app", "serve-client", parent.addr}, client...), "', '"), parent.addr, url, folder), 0o600))
+		check(os.WriteFile(file, fmt.Appendf(nil, "slug = 'shop'\n%sworkspace = '%s'\nrun = ['%s']\n[health]\nurl = 'http://%s/'\n[[database]]\nname = 'main'\ndsn = '%s'\nmode = 'physical'\ndata_dir = '%s'\n",
+			owned, ws, strings.Join(append([]string{"./app", "serve-client", parent.addr}, client...), "', '"), parent.addr, url, folder), 0o600))
+		check(os.Chown(file, c.uid, c.uid))
 		add = []string{"app", "add", "--file", file}
 	}
 	d.must(add...)
@@ -321,12 +344,21 @@ func (c forkedServer) run(t *testing.T) {
 	sameDump(t, "the parent has", parent.dump(t), broken)
 	servers := d.inForks(c.program)
 	for pid, uid := range servers {
-		if (uid == c.uid) == c.cluster {
+		if (uid == c.uid) != (c.userDaemon || !c.cluster) {
 			t.Errorf("a fork's server %d runs as %d", pid, uid)
 		}
 	}
 	if len(servers) != 3 {
 		t.Errorf("the forks have the servers %v", servers)
+	}
+	if _, folder, ok := strings.Cut(dsn, "&data_dir="); ok {
+		forks[2].do(t, fmt.Sprintf("COPY (SELECT 1) TO PROGRAM 'cat >%s/evil; cat >%[1]s.mulligan/evil; true'", folder))
+		tried[2] = forks[2].dump(t)
+		for _, path := range []string{folder + "/evil", folder + ".mulligan/evil"} {
+			if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
+				t.Errorf("a fork's server reaches the files of its parent's: %s, %v", path, err)
+			}
+		}
 	}
 	parent.do(t, c.write(r, "onwards"))
 	onwards := parent.dump(t)

@@ -296,12 +296,15 @@ func (o ownServer) launch(cmd *exec.Cmd, visible []string) error {
 		return err
 	}
 	defer l.Close() // the server's namespaces have a duplicate
+	hidden, err := o.hidden(cmd.Path)
+	if err != nil {
+		return err
+	}
 	p := isolate.Place{
 		Owner: o.owner,
-		Binds: []isolate.Bind{
-			{From: o.tmp(), At: "/tmp"}, {From: o.data(), At: snap.ServerData},
-			{From: filepath.Dir(o.config()), At: filepath.Dir(snap.ServerConfig)}, {From: o.at(), At: "/tmp/at"},
-		},
+		Binds: append(hidden,
+			isolate.Bind{From: o.tmp(), At: "/tmp"}, isolate.Bind{From: o.data(), At: snap.ServerData},
+			isolate.Bind{From: filepath.Dir(o.config()), At: filepath.Dir(snap.ServerConfig)}, isolate.Bind{From: o.at(), At: "/tmp/at"}),
 		Fronts:  []isolate.Front{{Port: o.Listen, Socket: o.ListenSocket, Listener: l}},
 		Control: o.control(),
 	}
@@ -424,72 +427,6 @@ func (b *Binder) startServers(ctx context.Context, rec store.App) (running []*su
 		}
 	}
 	return running, fresh, nil
-}
-
-// SeedServers makes the data of those of a fork's own servers whose files the parent's driver manages, with the state of a checkpoint
-// of the parent.
-func (b *Binder) SeedServers(ctx context.Context, parent *Setup, rec store.App, origin store.Checkpoint) error {
-	list, err := b.ownServers(rec)
-	if err != nil {
-		return err
-	}
-	for _, o := range list {
-		if o.Seeded == nil {
-			continue
-		}
-		l, src, err := o.source(parent)
-		if err != nil {
-			return err
-		}
-		held, ok := origin.Snapshot(l.Name)
-		if !ok {
-			return errs.New(errs.Conflict, "", "checkpoint %s was made before the app had the layer %s", origin.ID, l.Name).WithHint("use a newer checkpoint")
-		}
-		if err := src.SeedServer(ctx, o.seed(), held.ID); err != nil {
-			return cannotFork(o.name, err)
-		}
-	}
-	return nil
-}
-
-// source returns the layer of the parent's whose driver made the server's data.
-func (o ownServer) source(parent *Setup) (Layer, snap.ServerSource, error) {
-	for _, name := range o.dbs {
-		if l, ok := parent.Layer(snap.DB(name)); ok {
-			if src, ok := snap.ServerSourceOf(l.Driver); ok {
-				return l, src, nil
-			}
-		}
-	}
-	return Layer{}, nil, errs.New(errs.Conflict, "", "the app's database %s is another one than when the fork was made", o.name).
-		WithHint("make it what it was, or make a new fork")
-}
-
-// AdoptServer stores the state of the server that a fork has for a database as a snapshot of the parent's. The server is stopped.
-func (b *Binder) AdoptServer(ctx context.Context, parent *Setup, rec store.App, of snap.Layer, as snap.SnapshotID) (snap.Snapshot, error) {
-	list, err := b.ownServers(rec)
-	if err != nil {
-		return snap.Snapshot{}, err
-	}
-	for _, o := range list {
-		if slices.ContainsFunc(o.dbs, func(name string) bool { return snap.DB(name) == of }) && o.Seeded != nil {
-			_, src, err := o.source(parent)
-			if err != nil {
-				return snap.Snapshot{}, err
-			}
-			return src.AdoptServer(ctx, o.seed(), as)
-		}
-	}
-	return snap.Snapshot{}, errs.New(errs.Conflict, "", "the fork's %s is of another kind than the app's", of).
-		WithHint("make the mode of the database what it was when the fork was made")
-}
-
-// Seeded reports whether a fork's layer is a database on a server of the fork's own whose data the parent's driver made.
-func (b *Binder) Seeded(rec store.App, of snap.Layer) (bool, error) {
-	list, err := b.ownServers(rec)
-	return slices.ContainsFunc(list, func(o ownServer) bool {
-		return o.Seeded != nil && slices.ContainsFunc(o.dbs, func(name string) bool { return snap.DB(name) == of })
-	}), err
 }
 
 // StopServers stops the fork's own servers. StartServers starts them again.

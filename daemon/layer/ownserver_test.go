@@ -37,7 +37,7 @@ func TestOwnServerRefused(t *testing.T) {
 		{"rediss://localhost", "", "", programs, "TLS"},
 		{"redis:///?socket=/tmp/redis.sock", "", "", programs, "beside other files"},
 		{"redis:///?socket=/srv/redis.sock", "", "", programs, "beside other files"},
-		{"redis://localhost", "", "shop.service", programs, "unit shop.service"},
+		{"redis://localhost", "", "shop.service", programs, ""},
 
 		{"postgres://shopper@localhost/shop", postgres, "", programs, "this host has no"},
 		{"postgres://shopper@localhost/shop", "", "", programs, "before the app had this database"},

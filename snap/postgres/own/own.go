@@ -123,6 +123,9 @@ func Server(of ...snap.Parent) (s snap.Server, err error) {
 		s.Args = append(s.Args, "-c", set)
 	}
 	if err := place(&s, l); err != nil || c != nil {
+		if s.Socket != "" {
+			s.Hidden = append(s.Hidden, filepath.Dir(s.Socket))
+		}
 		return s, err
 	}
 	return s, fit(&s, of)
@@ -168,6 +171,8 @@ func (c *Cluster) serve(s *snap.Server) {
 	s.Programs, s.Install = []string{filepath.Join(c.Bin, "postgres")}, "PostgreSQL in "+c.Bin
 	s.Setup = "rm -f main/postmaster.pid " + folder + "/.s.PGSQL.*"
 	s.Seeded = &snap.Seeded{Folder: c.Folder, UID: c.UID, GID: c.GID}
+	// The server's user may write to the cluster's own files, and log in to its server at the socket.
+	s.Hidden = append([]string{filepath.Dir(filepath.Dir(c.Folder))}, s.Usual...)
 }
 
 func socket(dir, port string) string { return filepath.Join(dir, ".s.PGSQL."+port) }
