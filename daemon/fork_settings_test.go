@@ -27,7 +27,7 @@ func TestForkSettings(t *testing.T) {
 		t.Fatal(err)
 	}
 	write(t, ws, "page", "zero")
-	ports := []int{freePort(t), freePort(t)}
+	ports := []int{testkit.Port(t), testkit.Port(t)}
 	var skew atomic.Int64 // the daemon asks for the time in the background too
 	opt := daemon.Options{
 		StateDir: filepath.Join(around, "daemon"), StopTimeout: 10 * time.Second,

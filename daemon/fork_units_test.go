@@ -139,7 +139,7 @@ func TestForksOfUnitsWithServers(t *testing.T) {
 	if err := errors.Join(os.Mkdir(ws, 0o755), os.Chmod(around, 0o755)); err != nil { // the unit's user reads it
 		t.Fatal(err)
 	}
-	port, served := freePort(t), freePort(t)
+	port, served := testkit.Port(t), testkit.Port(t)
 	sockets, err := os.MkdirTemp("/var/tmp", "mulligan-unit")
 	if err != nil {
 		t.Fatal(err)
@@ -298,16 +298,6 @@ func mounters(dir string) (pids []string) {
 		}
 	}
 	return pids
-}
-
-func freePort(t *testing.T) int {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
 }
 
 // An app whose unit writes outside of the workspace is not forked, and nothing is made.

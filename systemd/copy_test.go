@@ -27,7 +27,7 @@ func TestCopies(t *testing.T) {
 	}
 	t.Cleanup(func() { os.RemoveAll(base) })
 	at := filepath.Join(base, "shop")
-	port := freePort(t)
+	port := testkit.Port(t)
 	folders := []string{at, filepath.Join(base, "one"), filepath.Join(base, "two")}
 	for _, dir := range folders {
 		if err := os.Mkdir(dir, 0o755); err != nil {
@@ -55,7 +55,7 @@ func TestCopies(t *testing.T) {
 	for _, dir := range folders[1:] {
 		c := systemd.Copy{
 			Of: "shop@7.service", Name: systemd.CopyPrefix + filepath.Base(dir) + "@7.service", Description: "100% a copy", Folder: dir, At: at,
-			Ports: []systemd.CopyPort{{Port: port, Address: fmt.Sprintf("127.0.0.1:%d", freePort(t))}},
+			Ports: []systemd.CopyPort{{Port: port, Address: fmt.Sprintf("127.0.0.1:%d", testkit.Port(t))}},
 		}
 		for range 2 { // again is fine
 			if err := m.WriteCopy(ctx, c); err != nil {
@@ -158,16 +158,6 @@ func withRoot(t *testing.T, m *systemd.Manager, address, root string) *systemd.M
 	}
 	t.Cleanup(func() { m.Close() })
 	return m
-}
-
-func freePort(t *testing.T) int {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
 }
 
 // fetch asks until there is an answer.

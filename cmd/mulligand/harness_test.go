@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -251,12 +250,7 @@ func ask[T any](d *daemonProcess, args ...string) (v T) {
 // freeAddr is a loopback address that nothing listens on.
 func freeAddr(t testing.TB) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
+	return fmt.Sprintf("127.0.0.1:%d", testkit.Port(t))
 }
 
 // visit gets the app's page; "" when nobody answers.

@@ -170,10 +170,7 @@ func mkdir(t testing.TB, parent, prefix string, cred *syscall.Credential) string
 // configure writes the settings, with a free port.
 func (c *Cluster) configure(t testing.TB, o Options) {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	c.Port = l.Addr().(*net.TCPAddr).Port
-	must(t, l.Close())
+	c.Port = testkit.Port(t)
 	settings := maps.Clone(defaults)
 	settings["port"], settings["unix_socket_directories"] = strconv.Itoa(c.Port), c.Socket
 	maps.Copy(settings, o.Settings)
