@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"os/user"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -104,7 +105,7 @@ type forkedServer struct {
 	program    string // of the server
 	uid        int    // of the app's owner
 	userDaemon bool   // the daemon is the owner's; else root's
-	cluster    bool   // the daemon manages the files of the server, whose user is another one than the app's owner
+	cluster    bool   // the daemon manages the files of the server, whose user is another one than the app's owner unless the daemon is his
 	// start starts the parent's server, and returns the app's DSN and the commands of its client.
 	start func(t *testing.T, dir string) (dsn string, client []string)
 	write func(r *rand.Rand, word string) string // commands that change much
@@ -134,7 +135,7 @@ func forkedServers() []forkedServer {
 		}
 		return strings.Join(append(list, fmt.Sprintf("COMMIT; CREATE TABLE %s_%d (w text); INSERT INTO %[1]s_%[2]d VALUES ('%[1]s');", word, r.IntN(1e9))), "\n")
 	}}
-	list := []forkedServer{redis, redis, postgres, postgres, maria, maria, postgres}
+	list := []forkedServer{redis, redis, postgres, postgres, maria, maria, postgres, postgres}
 	list[0].name, list[0].uid, list[0].start = "redis by tcp", stranger, func(t *testing.T, dir string) (string, []string) { return startRedis(t, dir, false) }
 	list[1].name, list[1].userDaemon, list[1].start = "redis by socket", true, func(t *testing.T, dir string) (string, []string) { return startRedis(t, dir, true) }
 	list[2].name, list[2].start = "postgres by tcp", func(t *testing.T, _ string) (string, []string) { return startPostgres(t, false) }
@@ -142,6 +143,7 @@ func forkedServers() []forkedServer {
 	list[4].name, list[4].start = "mariadb by tcp", func(t *testing.T, dir string) (string, []string) { return startMariaDB(t, dir, false) }
 	list[5].name, list[5].userDaemon, list[5].start = "mariadb by socket", true, func(t *testing.T, dir string) (string, []string) { return startMariaDB(t, dir, true) }
 	list[6].name, list[6].cluster, list[6].start = "postgres by its files", true, startCluster
+	list[7], list[7].name, list[7].userDaemon = list[6], "postgres by its files, of the daemon's user", true
 	return list
 }
 
@@ -237,9 +239,26 @@ func TestForkedServers(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			testkit.Need(t, c.need)
+			if c.cluster && c.userDaemon {
+				c.uid = accountOf(t, "postgres")
+			}
 			c.run(t)
 		})
 	}
+}
+
+// accountOf returns the number of a user of the host.
+func accountOf(t *testing.T, name string) int {
+	t.Helper()
+	u, err := user.Lookup(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	uid, err := strconv.Atoi(u.Uid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return uid
 }
 
 func (c forkedServer) run(t *testing.T) {
@@ -286,11 +305,15 @@ func (c forkedServer) run(t *testing.T) {
 	}
 	add := []string{"app", "add", "--slug", "shop", "--dir", ws, "--db", "main=" + dsn, "--run", strings.Join(words, " "), "--health", "http://" + parent.addr + "/"}
 	if c.cluster {
-		d.cred = nil // root names it
+		owned := ""
+		if !c.userDaemon {
+			d.cred, owned = nil, "owner = 'nobody'\n" // root names it
+		}
 		url, folder, _ := strings.Cut(dsn, "#mode=physical&data_dir=")
 		file := filepath.Join(dir, "shop.toml")
-		check(os.WriteFile(file, fmt.Appendf(nil, "slug = 'shop'\nowner = 'nobody'\nworkspace = '%s'\nrun = ['%s']\n[health]\nurl = 'http://%s/'\n[[database]]\nname = 'main'\ndsn = '%s'\nmode = 'physical'\ndata_dir = '%s'\n",
-			ws, strings.Join(append([]string{"./app", "serve-client", parent.addr}, client...), "', '"), parent.addr, url, folder), 0o600))
+		check(os.WriteFile(file, fmt.Appendf(nil, "slug = 'shop'\n%sworkspace = '%s'\nrun = ['%s']\n[health]\nurl = 'http://%s/'\n[[database]]\nname = 'main'\ndsn = '%s'\nmode = 'physical'\ndata_dir = '%s'\n",
+			owned, ws, strings.Join(append([]string{"./app", "serve-client", parent.addr}, client...), "', '"), parent.addr, url, folder), 0o600))
+		check(os.Chown(file, c.uid, c.uid))
 		add = []string{"app", "add", "--file", file}
 	}
 	d.must(add...)
@@ -313,6 +336,9 @@ func (c forkedServer) run(t *testing.T) {
 	var forks []clientApp
 	var tried []string
 	for i, f := range made {
+		if len(f.Problems) > 0 {
+			t.Errorf("fork %d has problems: %q", i+1, f.Problems)
+		}
 		fork := clientApp{f.Fork.Ports[0].Address}
 		sameDump(t, fmt.Sprintf("fork %d begins with", i+1), fork.dump(t), broken)
 		fork.do(t, c.write(r, fmt.Sprintf("try%d", i+1)))
@@ -321,7 +347,7 @@ func (c forkedServer) run(t *testing.T) {
 	sameDump(t, "the parent has", parent.dump(t), broken)
 	servers := d.inForks(c.program)
 	for pid, uid := range servers {
-		if (uid == c.uid) == c.cluster {
+		if (uid == c.uid) != (c.userDaemon || !c.cluster) {
 			t.Errorf("a fork's server %d runs as %d", pid, uid)
 		}
 	}

@@ -212,7 +212,9 @@ func (s *Service) restore(ctx context.Context, parent, a *app.App, origin store.
 		return err
 	}
 	// Its safety checkpoint is of an empty folder, where neither redo nor anybody else should go.
-	return s.checkpoints.Delete(ctx, accounts.Self(), string(a.Rec().ID), res.SafetyCheckpoint.ID)
+	err = s.checkpoints.Delete(ctx, accounts.Self(), string(a.Rec().ID), res.SafetyCheckpoint.ID)
+	s.checkpoints.NoteBehind(ctx, a) // nothing is: what the rollback left as it was has the state of the origin
+	return err
 }
 
 // seed copies what the parent still has of the fork's first checkpoint, which is faster than to restore it from the content store. The

@@ -46,11 +46,12 @@ func StoreOf(dataDir string) string { return dataDir + ".mulligan" }
 
 // Start starts the server in the background, in a session of its own. It returns an error if the server ends at once. A
 // previous server that has ended may keep the lock of its socket until its parent process has reaped it. Start waits for that
-// without a limit, but at most patience for a server that still runs.
+// without a limit, but at most patience for a server that still runs, and for a port that another process has: a previous server that
+// has just ended, or a connection.
 func (p PgCtl) Start(ctx context.Context) error {
 	for began := time.Now(); ; {
 		err := p.StartOnce(ctx)
-		if err == nil || !strings.Contains(err.Error(), "lock file") || time.Since(began) > patience && !p.lockIsDead(ctx, err) {
+		if err == nil || !hindered(err) || time.Since(began) > patience && !p.lockIsDead(ctx, err) {
 			return err
 		}
 		select {
@@ -59,6 +60,11 @@ func (p PgCtl) Start(ctx context.Context) error {
 		case <-time.After(patience / 10):
 		}
 	}
+}
+
+// hindered reports whether a server could not start because of a lock or a port that another process has.
+func hindered(err error) bool {
+	return strings.Contains(err.Error(), "lock file") || strings.Contains(err.Error(), "could not create any")
 }
 
 // lockSyntax finds the path of the lock file in a server's error message.
