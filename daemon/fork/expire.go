@@ -27,7 +27,7 @@ func (s *Service) ExpireForks(ctx context.Context) {
 	}
 }
 
-// Expire drops the forks that nobody touched for as long as their parents' settings say. begun, the daemon's start, counts as a touch
+// Expire drops the forks that nobody touched for as long as the settings say that each was made with. begun, the daemon's start, counts as a touch
 // of all: before, nobody could touch them.
 func (s *Service) Expire(ctx context.Context, begun time.Time) {
 	for _, a := range s.apps.All() {
@@ -41,6 +41,8 @@ func (s *Service) Expire(ctx context.Context, begun time.Time) {
 		idle, err := s.expired(ctx, a, begun)
 		if err == nil && idle {
 			err = s.drop(ctx, accounts.Self(), a)
+		}
+		if idle && errs.KindOf(err) != errs.Busy {
 			of := rec
 			if parent, e := s.apps.Find(accounts.Self(), string(rec.Fork.Parent)); e == nil {
 				of = parent.Rec()

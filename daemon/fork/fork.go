@@ -201,7 +201,7 @@ func (s *Service) restore(ctx context.Context, parent, a *app.App, origin store.
 	}
 	start := !req.NoStart && a.Unit() != nil
 	rollback := ipc.RollbackRequest{Reason: "fork"}
-	if rollback.Without, err = s.seeded(a); err != nil {
+	if rollback.Without, err = s.apps.SeededLayers(a.Rec()); err != nil {
 		return err
 	}
 	if a.Unit() != nil {
@@ -281,39 +281,24 @@ func (s *Service) adopt(ctx context.Context, from, to *app.App, cp store.Checkpo
 	return made, s.checkpoints.Record(ctx, to, &made, "")
 }
 
-// adoptLayer stores the state of a layer that another app has as one of to's layer l. If the parent's driver manages the files of a
-// database's server, the fork has the same files: then the fork's database is read, or its server's files are kept.
+// adoptLayer stores the state of a layer that another app has as one of to's layer l. One of the two apps is a fork of the other. If the
+// parent's driver manages the files of a database's server, the fork has the same files: then the fork's database is read, or its
+// server's files are kept.
 func (s *Service) adoptLayer(ctx context.Context, from, to *app.App, l, theirs layer.Layer, id, as snap.SnapshotID) (snap.Snapshot, error) {
-	for _, a := range []*app.App{from, to} {
-		other := map[*app.App]*app.App{from: to, to: from}[a]
-		if f := a.Rec().Fork; f == nil || f.Parent != other.Rec().ID {
-			continue
-		}
-		seeded, err := s.apps.Seeded(a.Rec(), l.Name)
-		switch {
-		case err != nil:
-			return snap.Snapshot{}, err
-		case seeded && a == to:
-			return l.Driver.Capture(ctx, snap.CaptureRequest{ID: as})
-		case seeded:
-			return s.apps.AdoptServer(ctx, to.Now.Load(), from.Rec(), l.Name, as)
-		}
+	fork := from
+	if f := to.Rec().Fork; f != nil && f.Parent == from.Rec().ID {
+		fork = to
 	}
-	return l.Driver.(snap.Adopter).Adopt(ctx, theirs.Driver, id, as)
-}
-
-// seeded lists the layers of a fork that were made with their servers.
-func (s *Service) seeded(a *app.App) (list []string, err error) {
-	for _, l := range a.Layers() {
-		yes, err := s.apps.Seeded(a.Rec(), l.Name)
-		if err != nil {
-			return nil, err
-		}
-		if yes {
-			list = append(list, string(l.Name))
-		}
+	seeded, err := s.apps.SeededLayers(fork.Rec())
+	switch {
+	case err != nil:
+		return snap.Snapshot{}, err
+	case !slices.Contains(seeded, string(l.Name)):
+		return l.Driver.(snap.Adopter).Adopt(ctx, theirs.Driver, id, as)
+	case fork == to:
+		return l.Driver.Capture(ctx, snap.CaptureRequest{ID: as})
 	}
-	return list, nil
+	return s.apps.AdoptServer(ctx, to.Now.Load(), from.Rec(), l.Name, as)
 }
 
 // seedServers makes the data of a fork's servers that its parent's drivers make.
@@ -453,7 +438,7 @@ func (s *Service) KeepFork(ctx context.Context, who ipc.Caller, ref, name string
 		return res, err
 	}
 	state.Pinned = false
-	seeded, err := s.seeded(a)
+	seeded, err := s.apps.SeededLayers(a.Rec())
 	if err != nil {
 		return res, err
 	}

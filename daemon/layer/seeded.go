@@ -71,12 +71,18 @@ func (b *Binder) AdoptServer(ctx context.Context, parent *Setup, rec store.App, 
 		WithHint("make the mode of the database what it was when the fork was made")
 }
 
-// Seeded reports whether a fork's layer is a database on a server of the fork's own whose data the parent's driver made.
-func (b *Binder) Seeded(rec store.App, of snap.Layer) (bool, error) {
+// SeededLayers returns the names of a fork's layers that are databases on servers of the fork's own whose data the parent's driver made.
+func (b *Binder) SeededLayers(rec store.App) (names []string, err error) {
 	list, err := b.ownServers(rec)
-	return slices.ContainsFunc(list, func(o ownServer) bool {
-		return o.Seeded != nil && slices.ContainsFunc(o.dbs, func(name string) bool { return snap.DB(name) == of })
-	}), err
+	for _, o := range list {
+		if o.Seeded == nil {
+			continue
+		}
+		for _, name := range o.dbs {
+			names = append(names, string(snap.DB(name)))
+		}
+	}
+	return names, err
 }
 
 // hidden puts an empty folder in the place of each folder that the server must not reach, except where its program or the host's

@@ -58,15 +58,11 @@ func (p *Printer) AppFields(a ipc.App) [][2]string {
 		[2]string{"retention.max_bytes", p.Size(r.MaxBytes)},
 		[2]string{"retention.expire_after", p.Text(r.ExpireAfter)},
 	)
-	if f := a.Forking; f.Dir != "" {
-		add("fork.dir", f.Dir)
-	}
+	add("fork.dir", nonEmpty(a.Forking.Dir)...)
 	for _, port := range a.Forking.Expose {
 		add("fork.expose", strconv.Itoa(port))
 	}
-	if f := a.Forking; f.ExpireAfter != "" {
-		add("fork.expire_after", f.ExpireAfter)
-	}
+	add("fork.expire_after", nonEmpty(a.Forking.ExpireAfter)...)
 	all = append(all,
 		[2]string{"created_at", p.Time(a.CreatedAt)},
 	)
