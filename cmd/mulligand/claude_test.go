@@ -13,7 +13,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"mulligan/ipc"
 )
@@ -193,11 +192,9 @@ func (m *model) answer(w http.ResponseWriter, body []byte) {
 		return
 	}
 	file := filepath.Join(m.ws, "edit.txt")
-	content := map[string]any{"type": "text", "text": "all done"}
+	var uses []toolUse
 	if len(req.Tools) > 0 {
-		use := func(id, name string, input any) {
-			content = map[string]any{"type": "tool_use", "id": id, "name": name, "input": input}
-		}
+		use := func(id, name string, input any) { uses = []toolUse{{id, name, input}} }
 		done := func(id string) bool { return strings.Contains(string(body), `"tool_use_id":"`+id+`"`) }
 		switch {
 		case !done("toolu_bash"):
@@ -209,43 +206,5 @@ func (m *model) answer(w http.ResponseWriter, body []byte) {
 			use("toolu_edit", "Edit", map[string]any{"file_path": file, "old_string": "as it was", "new_string": "as it is"})
 		}
 	}
-	reply(w, req.Stream, content)
-}
-
-// reply writes a message of one block, at once or as server-sent events.
-func reply(w http.ResponseWriter, stream bool, content map[string]any) {
-	stop := "end_turn"
-	if content["type"] == "tool_use" {
-		stop = "tool_use"
-	}
-	usage := map[string]any{"input_tokens": 10, "output_tokens": 5, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 0}
-	message := map[string]any{
-		"id": fmt.Sprintf("msg_%d", time.Now().UnixNano()), "type": "message", "role": "assistant", "model": "claude-sonnet-4-5",
-		"content": []any{content}, "stop_reason": stop, "stop_sequence": nil, "usage": usage,
-	}
-	if !stream {
-		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(message)
-		return
-	}
-	w.Header().Set("Content-Type", "text/event-stream")
-	send := func(event string, fields map[string]any) {
-		fields["type"] = event
-		b, _ := json.Marshal(fields)
-		fmt.Fprintf(w, "event: %s\ndata: %s\n\n", event, b)
-	}
-	message["content"], message["stop_reason"] = []any{}, nil
-	send("message_start", map[string]any{"message": message})
-	block := map[string]any{"type": "text", "text": ""}
-	delta := map[string]any{"type": "text_delta", "text": content["text"]}
-	if stop == "tool_use" {
-		input, _ := json.Marshal(content["input"])
-		block = map[string]any{"type": "tool_use", "id": content["id"], "name": content["name"], "input": map[string]any{}}
-		delta = map[string]any{"type": "input_json_delta", "partial_json": string(input)}
-	}
-	send("content_block_start", map[string]any{"index": 0, "content_block": block})
-	send("content_block_delta", map[string]any{"index": 0, "delta": delta})
-	send("content_block_stop", map[string]any{"index": 0})
-	send("message_delta", map[string]any{"delta": map[string]any{"stop_reason": stop, "stop_sequence": nil}, "usage": map[string]any{"output_tokens": 5}})
-	send("message_stop", map[string]any{})
+	replyWith(w, req.Stream, uses)
 }
