@@ -48,7 +48,7 @@ func (fo *follower) adopt(op string, m virt.Machine) error {
 		}
 	}
 	t := &layertree.Tree{
-		Version: version, Domain: fo.cfg.Domain, UUID: uuid, Disks: s.Disks, Seq: 1, Head: "L000001",
+		Version: layertree.Version, Domain: fo.cfg.Domain, UUID: uuid, Disks: s.Disks, Seq: 1, Head: "L000001",
 		Layers: map[layertree.ID]*layertree.Layer{"L000001": root}, Snapshots: map[snap.SnapshotID]*layertree.Snapshot{}, Switches: map[snap.RestoreID]*layertree.Plan{},
 	}
 	fo.claim.Store(layertree.ClaimOf(t))

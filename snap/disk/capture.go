@@ -218,7 +218,7 @@ func (c *capturing) switchDisks(ctx context.Context, in *layertree.Intent) error
 			return err
 		}
 	}
-	if err := c.copyNVRAM(ctx, in); err != nil {
+	if err := c.copyNVRAM(in); err != nil {
 		return err
 	}
 	return d.dom.define(opCapture, c.m, in.New)
@@ -242,8 +242,8 @@ func (c *capturing) still() error {
 	return nil
 }
 
-func (c *capturing) copyNVRAM(ctx context.Context, in *layertree.Intent) (err error) {
-	c.nvram, err = c.d.images.copyNVRAM(ctx, c.survey.NVRAM, in.Old)
+func (c *capturing) copyNVRAM(in *layertree.Intent) (err error) {
+	c.nvram, err = c.d.images.copyNVRAM(c.survey.NVRAM, in.Old)
 	return err
 }
 
@@ -263,7 +263,7 @@ func (c *capturing) switchLive(ctx context.Context, in *layertree.Intent) error 
 	}
 	err := d.cfg.Failpoint.At("capture: frozen")
 	if err == nil {
-		err = c.copyNVRAM(ctx, in)
+		err = c.copyNVRAM(in)
 	}
 	if err == nil {
 		err = c.m.Snapshot(text, in.Memory == "")
@@ -332,7 +332,12 @@ func (c *capturing) name(id layertree.ID) error {
 	}
 	return c.d.update(func(t *layertree.Tree) {
 		t.News = nil
-		t.Snapshots[c.id] = &layertree.Snapshot{Layer: id, Created: time.Now().UTC(), Quiesced: !t.Layers[id].Torn}
+		s := &layertree.Snapshot{Layer: id, Created: time.Now().UTC(), Quiesced: !t.Layers[id].Torn}
+		if r := t.Resume; r != nil && r.Layer == t.Head { // the next start resumes the guest, so its memory belongs to the state
+			memory := r.Memory
+			s.Memory = &memory
+		}
+		t.Snapshots[c.id] = s
 	})
 }
 

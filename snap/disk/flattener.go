@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 
-	"mulligan/durable"
 	"mulligan/errs"
 	"mulligan/snap/disk/imagefile"
 	"mulligan/snap/disk/layertree"
@@ -42,6 +41,9 @@ func (d *Driver) Flattens(ctx context.Context) error {
 func (fl *flattener) flattens(m virt.Machine) error {
 	if err := fl.onRaw(opFlatten); err != nil {
 		return err
+	}
+	if len(fl.tree.Lent) > 0 {
+		return errs.New(errs.Conflict, opFlatten, "the disks of forks rest on those of domain %s", fl.cfg.Domain).WithHint("drop the forks first: mulligan drop --all")
 	}
 	p, err := m.Power()
 	if err == nil && p.Up() {
@@ -163,13 +165,13 @@ func (fl *flattener) fold(ctx context.Context, dev, top, bottom string) error {
 		return err
 	}
 	if last.Of.Files[last.Dev].Path != bottom {
-		return replace(ctx, top, bottom)
+		return imagefile.Replace(ctx, opFlatten, top, bottom)
 	}
-	need := int64(minFree)
+	need := int64(imagefile.MinFree)
 	for _, k := range links[:len(links)-1] {
 		need += imagefile.Blocks(k.Of.Files[k.Dev].Path)
 	}
-	if err := enough(filepath.Dir(bottom), need); err != nil {
+	if err := imagefile.Enough(opFlatten, filepath.Dir(bottom), need); err != nil {
 		return err
 	}
 	if _, err := imagefile.Run(ctx, "qemu-img", "commit", "-q", "-d", "-f", "qcow2", "-b", bottom, top); err != nil {
@@ -180,47 +182,12 @@ func (fl *flattener) fold(ctx context.Context, dev, top, bottom string) error {
 		return err
 	}
 	if now, err := imagefile.ImageSize(bottom); err != nil || now == size {
-		return errors.Join(err, sameContent(ctx, top, bottom))
+		return errors.Join(err, imagefile.SameContent(ctx, opFlatten, top, bottom))
 	}
 	if _, err := imagefile.Run(ctx, "qemu-img", "resize", "-q", "--shrink", "-f", "qcow2", bottom, fmt.Sprint(size)); err != nil {
 		return err
 	}
-	return sameContent(ctx, top, bottom)
-}
-
-// replace replaces bottom, which is no backing file of another image, by a full copy of top without a backing file.
-func replace(ctx context.Context, top, bottom string) error {
-	temp := filepath.Join(filepath.Dir(top), filepath.Base(top)+mergeSuffix+random()) // Sweep removes such files
-	if err := enough(filepath.Dir(top), imagefile.Blocks(top)+minFree); err != nil {
-		return err
-	}
-	if _, err := imagefile.Run(ctx, "qemu-img", "convert", "-f", "qcow2", "-O", "qcow2", top, temp); err != nil {
-		return errors.Join(err, imagefile.Remove(temp))
-	}
-	err := errors.Join(sameContent(ctx, top, temp), imagefile.ChownLike(temp, top), durable.Sync(temp))
-	if err == nil {
-		err = os.Rename(temp, bottom)
-	}
-	if err != nil {
-		return errors.Join(err, imagefile.Remove(temp))
-	}
-	return durable.Sync(filepath.Dir(bottom))
-}
-
-// sameContent compares two images, as a guest would read them.
-func sameContent(ctx context.Context, a, b string) error {
-	if _, err := imagefile.Run(ctx, "qemu-img", "compare", "-q", "-f", "qcow2", "-F", "qcow2", a, b); err != nil {
-		return errs.Wrap(errs.Corrupt, opFlatten, err)
-	}
-	return durable.Sync(b)
-}
-
-func enough(dir string, need int64) error {
-	free, err := imagefile.FreeBytes(dir)
-	if err == nil && free < need {
-		err = errs.New(errs.Failed, opFlatten, "no space left to put disks together: %d MiB are needed in %s, %d are there", need>>20, dir, free>>20).WithHint(makeRoom)
-	}
-	return err
+	return imagefile.SameContent(ctx, opFlatten, top, bottom)
 }
 
 // underDetached lists the images of detached disks and their backing images. The administrator who detached the disks may still
@@ -251,10 +218,7 @@ func (fl *flattener) forget(kept []string) error {
 	if err := fl.cfg.Failpoint.At("flatten: forget"); err != nil {
 		return err
 	}
-	if err := os.Remove(fl.treeFile()); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	if err := durable.Sync(fl.cfg.StateDir); err != nil {
+	if err := layertree.Remove(fl.cfg.StateDir); err != nil {
 		return err
 	}
 	fl.tree = nil

@@ -2,8 +2,6 @@ package disk
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"os"
@@ -15,11 +13,6 @@ import (
 	"mulligan/snap/disk/layertree"
 )
 
-// minFree is the space that must be free on a pool's filesystem for a new overlay, to which the guest will write.
-const minFree = 64 << 20
-
-const makeRoom = "make room, or delete checkpoints: mulligan prune"
-
 // images creates, freezes, examines and removes the files of layers: overlays, and copies of NVRAM. The caller of each method
 // holds the driver's lock.
 type images struct {
@@ -27,17 +20,10 @@ type images struct {
 	dom *domain
 }
 
-// random returns a part of a file name that no earlier file has.
-func random() string {
-	var b [3]byte
-	_, _ = rand.Read(b[:]) // never fails
-	return hex.EncodeToString(b[:])
-}
-
 // addLayer adds a layer above parent to the tree. It does not create the layer's files.
 func (im *images) addLayer(t *layertree.Tree, parent layertree.ID) layertree.ID {
 	t.Seq++
-	id := layertree.ID(fmt.Sprintf("L%06d-%s", t.Seq, random()))
+	id := layertree.ID(fmt.Sprintf("L%06d-%s", t.Seq, imagefile.Random()))
 	l := &layertree.Layer{Parent: parent, Files: map[string]*layertree.File{}}
 	for _, dev := range t.Disks {
 		l.Files[dev] = &layertree.File{Path: filepath.Join(im.pools().Folder(t, dev), string(id)+"-"+dev+".qcow2")}
@@ -57,9 +43,9 @@ func (im *images) room(op string) error {
 		if err != nil {
 			return err
 		}
-		if free < minFree {
+		if free < imagefile.MinFree {
 			return errs.New(errs.Failed, op, "no space left for overlays: %d MiB in %s", free>>20, dir).
-				WithHint(makeRoom)
+				WithHint(imagefile.MakeRoom)
 		}
 	}
 	return nil
@@ -151,6 +137,9 @@ func (im *images) dropOrphans() error {
 func (im *images) unlink(l *layertree.Layer) error {
 	var all []error
 	for _, f := range l.Files {
+		if l.Borrowed {
+			continue
+		}
 		if im.pools().Owns(f.Path) {
 			all = append(all, imagefile.Remove(f.Path))
 		} else {
@@ -200,30 +189,12 @@ func (im *images) headFresh() (bool, error) {
 }
 
 // copyNVRAM copies the domain's NVRAM, and returns nil if the domain has none yet.
-func (im *images) copyNVRAM(ctx context.Context, path string, id layertree.ID) (*layertree.File, error) {
+func (im *images) copyNVRAM(path string, id layertree.ID) (*layertree.File, error) {
 	if path == "" {
 		return nil, nil
 	}
-	data, err := os.ReadFile(path)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil, nil // libvirt creates it at the domain's first start
-	}
-	if err != nil {
-		return nil, err
-	}
 	dir := im.pools().Folder(im.tree, im.tree.Disks[0])
-	copied := &layertree.File{Path: filepath.Join(dir, string(id)+".nvram"), Hash: imagefile.HashBytes(data)}
-	if err := imagefile.SetImmutable(copied.Path, false); err != nil {
-		return nil, err
-	}
-	if err := durable.WriteFile(copied.Path, data, 0o600); err != nil {
-		return nil, err
-	}
-	if err := imagefile.SetImmutable(copied.Path, true); err != nil {
-		return nil, err
-	}
-	copied.Stat, err = imagefile.StatOf(copied.Path)
-	return copied, err
+	return layertree.CopyNVRAM(path, filepath.Join(dir, string(id)+".nvram"))
 }
 
 // sameNVRAM compares the domain's NVRAM with the copy of a layer.

@@ -3,10 +3,7 @@ package disk
 import (
 	"context"
 	"encoding/hex"
-	"errors"
-	"os"
 
-	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/disk/imagefile"
 	"mulligan/snap/disk/layertree"
@@ -28,20 +25,14 @@ func (d *Driver) Verify(ctx context.Context, id snap.SnapshotID, depth snap.Dept
 		return err
 	}
 	if s.Memory != nil {
-		_, err = d.integrity.checkFile(ctx, op, *s.Memory, depth == snap.Full)
+		_, err = s.Memory.Check(ctx, op, depth == snap.Full)
 	}
 	return err
 }
 
-// integrity hashes frozen files and compares them with the record. The caller of each method except checkFile holds the
+// integrity hashes frozen files and compares them with the record. The caller of each method holds the
 // driver's lock.
 type integrity struct{ *record }
-
-// corrupt returns the error for damage of stored files.
-func corrupt(op, format string, args ...any) error {
-	return errs.New(errs.Corrupt, op, format, args...).
-		WithHint("checkpoints that do not need it can be restored: mulligan verify finds them")
-}
 
 // checkChain checks a layer and all layers below it. It reads a file that was touched since the last check, and with full all
 // files.
@@ -51,7 +42,7 @@ func (i *integrity) checkChain(ctx context.Context, op string, id layertree.ID, 
 		if f == nil {
 			return nil
 		}
-		now, err := i.checkFile(ctx, op, *f, full)
+		now, err := f.Check(ctx, op, full)
 		if err == nil && now != *f {
 			fresh[f.Path] = now
 		}
@@ -113,62 +104,14 @@ func (i *integrity) learn(fresh map[string]layertree.File) error {
 	})
 }
 
-// checkFile checks a frozen file and returns its present description.
-func (i *integrity) checkFile(ctx context.Context, op string, f layertree.File, full bool) (layertree.File, error) {
-	st, err := imagefile.StatOf(f.Path)
-	if f.Absent {
-		if err == nil {
-			return f, corrupt(op, "%s is there, and was not when this was kept", f.Path)
-		}
-		return f, nil
-	}
-	if errors.Is(err, os.ErrNotExist) {
-		return f, corrupt(op, "%s is missing", f.Path)
-	}
-	if err != nil {
-		return f, errs.Wrap(errs.Failed, op, err)
-	}
-	if st == f.Stat && !full {
-		return f, nil
-	}
-	if st.Size != f.Stat.Size {
-		return f, corrupt(op, "%s has %d bytes now, and had %d when mulligan made it read-only", f.Path, st.Size, f.Stat.Size)
-	}
-	if f.Hash == "" && st.MTime != f.Stat.MTime {
-		return f, corrupt(op, "%s was written to after it was frozen", f.Path)
-	}
-	hash, err := imagefile.HashFile(ctx, f.Path)
-	if err != nil {
-		return f, errs.Wrap(errs.Failed, op, err)
-	}
-	if f.Hash != "" && hash != f.Hash {
-		return f, corrupt(op, "%s was changed after it was frozen", f.Path)
-	}
-	f.Stat, f.Hash = st, hash
-	return f, nil
-}
-
 // checkLink checks that the backing file of an image is the one in the tree.
 func (i *integrity) checkLink(op string, l *layertree.Layer, dev string) error {
 	path := l.Files[dev].Path
 	if below, known := i.tree.Backing(l, dev); known {
-		return restsOn(op, path, below)
+		return imagefile.RestsOn(op, path, below)
 	}
 	if _, err := imagefile.ImageSize(path); err != nil {
-		return corrupt(op, "%v", err)
-	}
-	return nil
-}
-
-// restsOn checks that a file is a qcow2 image and that its backing file is below; "" means none.
-func restsOn(op, path, below string) error {
-	img, f, err := imagefile.OpenImage(path)
-	if err != nil {
-		return corrupt(op, "%v", err)
-	}
-	f.Close() // only read
-	if img.Backing != below {
-		return corrupt(op, "%s rests on %q, and should on %s", path, img.Backing, below)
+		return imagefile.Corrupt(op, "%v", err)
 	}
 	return nil
 }
@@ -192,7 +135,7 @@ func (i *integrity) seal(ctx context.Context, op string, ids ...layertree.ID) er
 	}
 	ctx = imagefile.Metered(ctx, size)
 	for path, f := range todo {
-		now, err := i.checkFile(ctx, op, f, true)
+		now, err := f.Check(ctx, op, true)
 		if err != nil {
 			return err
 		}

@@ -12,10 +12,6 @@ import (
 	"mulligan/snap/disk/layertree"
 )
 
-// mergeSuffix marks the file that will replace an image. A random part follows it: a program that a daemon started survives the
-// daemon's death, and must not write to the file of the next daemon.
-const mergeSuffix = ".merge-"
-
 // Maintain hashes frozen files, merges layers that no snapshot names, and keeps the backing chains short. All other methods may
 // be called meanwhile. Maintain returns quickly if there is nothing to do.
 func (d *Driver) Maintain(ctx context.Context) error {
@@ -69,7 +65,7 @@ func (mg *merger) sealAll(ctx context.Context, op string) error {
 	d.mu.Unlock()
 	fresh := map[string]layertree.File{}
 	for _, f := range todo {
-		now, err := d.integrity.checkFile(ctx, op, f, true)
+		now, err := f.Check(ctx, op, true)
 		if err != nil && imagefile.Exists(f.Path) {
 			return err
 		}
@@ -127,7 +123,7 @@ func (mg *merger) merge(ctx context.Context, op string, j layertree.Job) (err er
 		}
 	}()
 	d.mu.Lock()
-	in := &layertree.Intent{Op: "merge", Old: j.From, New: j.Into, Parent: j.Parent, Files: map[string]*layertree.File{}, Suffix: mergeSuffix + random()}
+	in := &layertree.Intent{Op: "merge", Old: j.From, New: j.Into, Parent: j.Parent, Files: map[string]*layertree.File{}, Suffix: imagefile.MergeSuffix + imagefile.Random()}
 	in.Rests = map[string]string{}
 	images := map[string]string{}
 	for _, dev := range d.tree.Linked(j) {
@@ -137,7 +133,7 @@ func (mg *merger) merge(ctx context.Context, op string, j layertree.Job) (err er
 	for dev, path := range images {
 		temp := path + in.Suffix
 		temps = append(temps, temp)
-		hash, err := mg.rebased(ctx, op, path, temp, in.Rests[dev])
+		hash, err := imagefile.Rebased(ctx, op, path, temp, in.Rests[dev], func(step string) error { return d.cfg.Failpoint.At("merge: " + step) })
 		if err != nil {
 			return err
 		}
@@ -175,48 +171,6 @@ func discard(temps []string) error {
 	return errors.Join(all...)
 }
 
-// rebased writes to temp a copy of the image at path whose backing file is parent and which reads the same, and returns its
-// hash. It only reads the original.
-func (mg *merger) rebased(ctx context.Context, op, path, temp, parent string) (string, error) {
-	d := mg.d
-	free, err := imagefile.FreeBytes(filepath.Dir(path))
-	if err != nil {
-		return "", err
-	}
-	if need := 2*imagefile.Blocks(path) + minFree; free < need {
-		return "", errs.New(errs.Failed, op, "no space left to merge %s: %d MiB are needed, %d are there", path, need>>20, free>>20)
-	}
-	if err := d.cfg.Failpoint.At("merge: copy"); err != nil {
-		return "", err
-	}
-	if err := imagefile.CopyFile(ctx, path, temp); err != nil {
-		return "", err
-	}
-	if err := d.cfg.Failpoint.At("merge: rebase"); err != nil {
-		return "", err
-	}
-	if err := imagefile.Rebase(ctx, temp, parent); err != nil {
-		return "", err
-	}
-	if err := d.cfg.Failpoint.At("merge: compare"); err != nil {
-		return "", err
-	}
-	if _, err := imagefile.Run(ctx, "qemu-img", "compare", "-q", "-U", "-f", "qcow2", "-F", "qcow2", path, temp); err != nil {
-		return "", errs.Wrap(errs.Corrupt, op, err)
-	}
-	// The contents would also be equal if the backing file of temp were still the one that will be removed.
-	if err := restsOn(op, temp, parent); err != nil {
-		return "", err
-	}
-	if err := imagefile.ChownLike(temp, path); err != nil {
-		return "", err
-	}
-	if err := errors.Join(durable.Sync(temp), durable.Sync(filepath.Dir(temp))); err != nil {
-		return "", err
-	}
-	return imagefile.HashFile(ctx, temp)
-}
-
 // finishMerge replaces the images of the merge that the tree names. An image that was replaced before has no new file any more.
 func (mg *merger) finishMerge() error {
 	d := mg.d
@@ -239,7 +193,7 @@ func (mg *merger) finishMerge() error {
 			return err
 		}
 		// Its old backing file will be removed.
-		if err := restsOn("merge layers", path, in.Under(d.tree, dev)); err != nil {
+		if err := imagefile.RestsOn("merge layers", path, in.Under(d.tree, dev)); err != nil {
 			return err
 		}
 		st, err := imagefile.StatOf(path)

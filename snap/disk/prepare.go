@@ -57,7 +57,7 @@ func (d *Driver) prepare(ctx context.Context, op string, id snap.RestoreID, p *l
 		return err
 	}
 	if p.TargetMemory != nil {
-		now, err := d.integrity.checkFile(ctx, op, *p.TargetMemory, false)
+		now, err := p.TargetMemory.Check(ctx, op, false)
 		if err != nil {
 			return err
 		}

@@ -1,19 +1,12 @@
 package disk
 
 import (
-	"encoding/json"
-	"errors"
-	"os"
-	"path/filepath"
 	"sync/atomic"
 
-	"mulligan/durable"
 	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/disk/layertree"
 )
-
-const version = 1 // of tree.json
 
 // record has the configuration and the contents of tree.json. All parts of the driver share it. The caller of each method
 // except claimed holds the driver's lock.
@@ -36,27 +29,14 @@ func (r *record) claimed() Claim {
 	return Claim{Domain: r.cfg.Domain}
 }
 
-func (r *record) treeFile() string { return filepath.Join(r.cfg.StateDir, "tree.json") }
-
 // load reads the tree, which stays nil if there is no file.
 func (r *record) load(op string) error {
 	if r.tree != nil {
 		return nil
 	}
-	data, err := os.ReadFile(r.treeFile())
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return errs.Wrap(errs.Failed, op, err)
-	}
-	t := &layertree.Tree{}
-	if err := json.Unmarshal(data, t); err != nil {
-		return errs.New(errs.Corrupt, op, "%s is damaged: %v", r.treeFile(), err).
-			WithHint("the disks are whole: put the file back from a backup")
-	}
-	if t.Version != version {
-		return errs.New(errs.Unsupported, op, "%s has version %d", r.treeFile(), t.Version).WithHint("a newer mulligan wrote it: use that one")
+	t, err := layertree.Read(op, r.cfg.StateDir)
+	if err != nil || t == nil {
+		return err
 	}
 	r.tree = t
 	r.claim.Store(layertree.ClaimOf(t))
@@ -74,14 +54,10 @@ func (r *record) update(change func(t *layertree.Tree)) error {
 }
 
 func (r *record) save(next *layertree.Tree) error {
-	data, err := json.MarshalIndent(next, "", "\t")
-	if err != nil {
-		return err
-	}
 	if err := r.cfg.Failpoint.At("save"); err != nil {
 		return err
 	}
-	if err := durable.WriteFile(r.treeFile(), data, 0o600); err != nil {
+	if err := next.Write(r.cfg.StateDir); err != nil {
 		return err
 	}
 	r.tree = next

@@ -76,7 +76,7 @@ func (rc *recovery) recoverCapture(ctx context.Context, op string, m virt.Machin
 	}
 	c := &capturing{d: d, m: m}
 	if s, _, err := d.dom.surveyOf(op, m, p.Up()); err == nil && d.tree.Layers[in.Old].NVRAM == nil {
-		if c.nvram, err = d.images.copyNVRAM(ctx, s.NVRAM, in.Old); err != nil {
+		if c.nvram, err = d.images.copyNVRAM(s.NVRAM, in.Old); err != nil {
 			return err
 		}
 	}

@@ -2,6 +2,7 @@ package disk
 
 import (
 	"context"
+	"slices"
 
 	"mulligan/errs"
 	"mulligan/snap"
@@ -68,7 +69,7 @@ func (d *Driver) Delete(ctx context.Context, id snap.SnapshotID) error {
 		return errs.Wrap(errs.Failed, op, err)
 	}
 	err = d.images.dropOrphans()
-	if s.Memory != nil && (d.tree.Resume == nil || d.tree.Resume.Memory.Path != s.Memory.Path) && !d.switchNeeds(s.Memory.Path) {
+	if s.Memory != nil && !slices.Contains(d.tree.Files(), s.Memory.Path) && !d.switchNeeds(s.Memory.Path) {
 		err = errs.Also(err, imagefile.Remove(s.Memory.Path))
 	}
 	return errs.Wrap(errs.Failed, op, err)

@@ -293,7 +293,7 @@ func TestDiskFillsUnderARunningGuest(t *testing.T) {
 	t.Parallel()
 	disktest.Need(t)
 	small := t.TempDir()
-	if out, err := exec.Command("mount", "-t", "tmpfs", "-o", fmt.Sprint("size=", minFree+12<<20), "tmpfs", small).CombinedOutput(); err != nil {
+	if out, err := exec.Command("mount", "-t", "tmpfs", "-o", fmt.Sprint("size=", imagefile.MinFree+12<<20), "tmpfs", small).CombinedOutput(); err != nil {
 		t.Fatalf("mount: %v: %s", err, out)
 	}
 	t.Cleanup(func() { _ = exec.Command("umount", "-l", small).Run() })

@@ -145,7 +145,7 @@ func (u *Unit) resumeMemory(ctx context.Context, op string, m virt.Machine) erro
 	}
 	fits := r.Layer == d.tree.Head && empty
 	if fits {
-		if _, err := d.integrity.checkFile(ctx, op, r.Memory, false); err != nil {
+		if _, err := r.Memory.Check(ctx, op, false); err != nil {
 			return err
 		}
 		text, err := d.dom.conn.SavedXML(r.Memory.Path)

@@ -38,6 +38,7 @@ type Guest struct {
 
 	host *Host
 	dir  string
+	app  string // path of the socket of its program
 	conn net.Conn
 	in   *bufio.Reader
 }
@@ -63,6 +64,7 @@ func (h *Host) MakeGuest(name string, opt GuestOptions) (*Guest, error) {
 	if opt.Dir == "" {
 		opt.Dir = g.dir
 	}
+	g.app = filepath.Join(g.dir, "app")
 	if err := errors.Join(os.MkdirAll(g.dir, 0o755), os.MkdirAll(opt.Dir, 0o755)); err != nil {
 		return nil, err
 	}
@@ -113,11 +115,17 @@ func (h *Host) MakeGuest(name string, opt GuestOptions) (*Guest, error) {
     <memballoon model='none'/>
     <audio id='1' type='none'/>%s
   </devices>
-</domain>`, name, opt.RAM, nvram, h.kernel, initrd, disks.String(), g.dir, agent, g.socket(), opt.Devices)
+</domain>`, name, opt.RAM, nvram, h.kernel, initrd, disks.String(), g.dir, agent, g.app, opt.Devices)
 	return g, nil
 }
 
-func (g *Guest) socket() string { return filepath.Join(g.dir, "app") }
+// Fork is a domain that was made from the guest's by somebody else, and has its program's socket at another path.
+func (g *Guest) Fork(name, socket string) *Guest {
+	return &Guest{Name: name, host: g.host, dir: g.dir, app: socket}
+}
+
+// Socket is the path of the socket of the guest's program.
+func (g *Guest) Socket() string { return g.app }
 
 // makeDisk makes a qcow2 image with an empty ext4, or one that holds a blob.
 func makeDisk(path string, sizeMiB, blobMiB int, bare bool) error {
@@ -156,7 +164,7 @@ func (g *Guest) Await(ctx context.Context) error {
 	defer cancel()
 	g.HangUp()
 	err := poll(ctx, func() (err error) {
-		g.conn, err = net.Dial("unix", g.socket())
+		g.conn, err = net.Dial("unix", g.app)
 		return err
 	})
 	if err == nil {

@@ -218,6 +218,13 @@ func Rebase(ctx context.Context, path, parent string) error {
 	return err
 }
 
+// SetBacking names another backing file in the header of the image at path. The data that are read from the two backing files must be
+// the same.
+func SetBacking(ctx context.Context, path, backing string) error {
+	_, err := Run(ctx, "qemu-img", "rebase", "-u", "-f", "qcow2", "-F", "qcow2", "-b", backing, path)
+	return err
+}
+
 // HashOrNone returns the hash of the file at path, or "" if there is no file or path is "".
 func HashOrNone(path string) (string, error) {
 	if path == "" {

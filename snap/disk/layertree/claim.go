@@ -17,7 +17,11 @@ func ClaimOf(t *Tree) *Claim {
 	c := &Claim{Domain: t.Domain}
 	for _, l := range t.Layers {
 		for _, f := range l.Files {
-			c.Own = append(c.Own, f.Path)
+			if l.Borrowed {
+				c.Under = append(c.Under, f.Path)
+			} else {
+				c.Own = append(c.Own, f.Path)
+			}
 		}
 		for _, list := range l.Below {
 			for _, f := range list {

@@ -95,7 +95,7 @@ func (t *Tree) Shortcut(limit int) *Job {
 	}
 	into := head.Parent
 	chain := t.Chain(into)
-	if l := t.Layers[into]; l == nil || !l.Frozen || l.Raw {
+	if l := t.Layers[into]; l == nil || !l.Frozen || l.Raw || t.lent()[into] {
 		return nil
 	}
 	for _, id := range chain[1:] {
@@ -132,6 +132,9 @@ func (t *Tree) SortedLayers() (list []ID) {
 func (t *Tree) Fits(j Job) bool {
 	into := t.Layers[j.Into]
 	if t.Intent != nil || into == nil || t.Layers[j.Parent] == nil {
+		return false
+	}
+	if t.lent()[j.Into] {
 		return false
 	}
 	if j.From == "" {

@@ -3,7 +3,6 @@ package layertree
 import (
 	"path/filepath"
 	"slices"
-	"strings"
 )
 
 // Pools determines the folders of the files that the driver makes for an app.
@@ -14,21 +13,30 @@ type Pools struct {
 
 // Folder returns the folder of a disk's overlays.
 func (p Pools) Folder(t *Tree, dev string) string {
+	path, borrowed := "", false
+	for _, id := range t.Chain(t.Head) { // ends at the lowest layer that has the disk
+		if f := t.Layers[id].Files[dev]; f != nil {
+			path, borrowed = f.Path, t.Layers[id].Borrowed
+		}
+	}
+	return p.beside(path, borrowed)
+}
+
+// beside returns the folder of the app's overlays if the image at path is the lowest that the app's record has of a disk. That image
+// may be in the app's folder, if the root was merged into an overlay, or in the folder of its parent, if the app is a fork.
+func (p Pools) beside(path string, borrowed bool) string {
 	if p.Dir != "" {
 		return filepath.Join(p.Dir, p.App)
 	}
-	dir := ""
-	for _, id := range t.Chain(t.Head) { // ends at the lowest layer that has the disk
-		if f := t.Layers[id].Files[dev]; f != nil {
-			dir = filepath.Dir(f.Path)
-		}
+	dir := filepath.Dir(path)
+	if pools := filepath.Dir(dir); filepath.Base(pools) == poolsName && (filepath.Base(dir) == p.App || borrowed && Ours(filepath.Base(path))) {
+		return filepath.Join(pools, p.App)
 	}
-	own := filepath.Join("mulligan", p.App)
-	if strings.HasSuffix(dir, "/"+own) {
-		return dir // the root was merged into an overlay
-	}
-	return filepath.Join(dir, own)
+	return filepath.Join(dir, poolsName, p.App)
 }
+
+// poolsName is the name of the folders beside images that have all apps' overlays.
+const poolsName = "mulligan"
 
 // Owns reports whether the driver made the file at path.
 func (p Pools) Owns(path string) bool { return Ours(filepath.Base(path)) && p.Holds(path) }

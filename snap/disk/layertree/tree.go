@@ -38,6 +38,10 @@ type Tree struct {
 	Ran       bool     `json:",omitempty"` // the domain was seen running since its head was made
 	Paused    bool     `json:",omitempty"` // it was paused when it was stopped, and is started paused
 	News      []string `json:",omitempty"` // messages for the next snapshot
+	// Lent has the layers on which forks of the app rest, by the fork's app id. They and all layers below stay as they are.
+	Lent map[string]ID `json:",omitempty"`
+	// Made has the paths of files and sockets that the domain of a fork makes on the host, besides its disks.
+	Made []string `json:",omitempty"`
 }
 
 // Out is the driver's image of a disk that was detached from the domain. The driver does not change it any more, because it may
@@ -61,6 +65,8 @@ type Layer struct {
 	State string `json:",omitempty"` // digest of the data that a guest reads from the layer
 	// Raw is set if the layer's images could not be read. Their bytes are kept, and their backing files stay, but are not checked.
 	Raw bool `json:",omitempty"`
+	// Borrowed is set in the root of a fork: its images belong to the parent's driver, which alone changes them and their flags.
+	Borrowed bool `json:",omitempty"`
 }
 
 // File is a file with its hash.
@@ -252,7 +258,21 @@ func (t *Tree) named() map[ID]bool {
 	if t.Intent != nil {
 		named[t.Intent.Old], named[t.Intent.New] = true, true
 	}
+	for id := range t.lent() {
+		named[id] = true
+	}
 	return named
+}
+
+// lent is the set of layers whose images are backing files of forks.
+func (t *Tree) lent() map[ID]bool {
+	all := map[ID]bool{}
+	for _, id := range t.Lent {
+		for _, below := range t.Closure(id) {
+			all[below] = true
+		}
+	}
+	return all
 }
 
 // Paths returns the paths of the layer's files, by target device.
@@ -281,6 +301,26 @@ func SamePaths(a, b map[string]string, devs []string) bool {
 		}
 	}
 	return true
+}
+
+// SameDisks reports whether two layers have images of the same disks.
+func SameDisks(a, b *Layer) bool { return slices.Equal(a.Devices(), b.Devices()) }
+
+// Flat returns a copy of a layer that has all backing files of its images in Below.
+func (t *Tree) Flat(id ID) *Layer {
+	l := *t.Layers[id]
+	l.Parent, l.Rests, l.Below = "", nil, map[string][]*File{}
+	for dev := range l.Files {
+		chain := t.Images(id, dev)
+		for _, k := range chain[1:] {
+			f := *k.Of.Files[k.Dev]
+			f.Format = "qcow2"
+			l.Below[dev] = append(l.Below[dev], &f)
+		}
+		last := chain[len(chain)-1]
+		l.Below[dev] = append(l.Below[dev], last.Of.Below[last.Dev]...)
+	}
+	return &l
 }
 
 // Prune removes the layers that nothing names and that have no layer above.

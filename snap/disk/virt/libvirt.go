@@ -341,6 +341,12 @@ func (d *domain) Unpause() error  { return do(callLimit, "resume domain "+d.what
 func (d *domain) Shutdown() error { return do(callLimit, "shut domain "+d.what+" down", d.d.Shutdown) }
 func (d *domain) Destroy() error  { return do(callLimit, "switch domain "+d.what+" off", d.d.Destroy) }
 
+func (d *domain) Undefine() error {
+	const flags = libvirt.DOMAIN_UNDEFINE_KEEP_NVRAM | libvirt.DOMAIN_UNDEFINE_MANAGED_SAVE |
+		libvirt.DOMAIN_UNDEFINE_SNAPSHOTS_METADATA | libvirt.DOMAIN_UNDEFINE_CHECKPOINTS_METADATA
+	return do(callLimit, "undefine domain "+d.what, func() error { return d.d.UndefineFlags(flags) })
+}
+
 func (d *domain) Save(path, xml string) error {
 	return do(longLimit, "save the memory of "+d.what, func() error {
 		return d.d.SaveFlags(path, xml, libvirt.DOMAIN_SAVE_RUNNING)

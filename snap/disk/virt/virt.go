@@ -47,6 +47,8 @@ type Machine interface {
 	Unpause() error
 	Shutdown() error
 	Destroy() error
+	// Undefine removes the domain's persistent definition, with what libvirt keeps of it. Its NVRAM stays.
+	Undefine() error
 	Save(path, xml string) error
 	// DropNodes makes QEMU close images that no disk uses. QEMU opened them for a libvirtd that was killed, and the next libvirtd
 	// does not know them.

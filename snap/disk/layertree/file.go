@@ -1,0 +1,78 @@
+package layertree
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+
+	"mulligan/durable"
+	"mulligan/errs"
+	"mulligan/snap/disk/imagefile"
+)
+
+// Version is the version of the record's file.
+const Version = 1
+
+func file(dir string) string { return filepath.Join(dir, "tree.json") }
+
+// Read reads the record in the folder dir; nil if there is none.
+func Read(op, dir string) (*Tree, error) {
+	data, err := os.ReadFile(file(dir))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, errs.Wrap(errs.Failed, op, err)
+	}
+	t := &Tree{}
+	if err := json.Unmarshal(data, t); err != nil {
+		return nil, errs.New(errs.Corrupt, op, "%s is damaged: %v", file(dir), err).
+			WithHint("the disks are whole: put the file back from a backup")
+	}
+	if t.Version != Version {
+		return nil, errs.New(errs.Unsupported, op, "%s has version %d", file(dir), t.Version).WithHint("a newer mulligan wrote it: use that one")
+	}
+	return t, nil
+}
+
+// Write durably replaces the record in the folder dir.
+func (t *Tree) Write(dir string) error {
+	data, err := json.MarshalIndent(t, "", "\t")
+	if err != nil {
+		return err
+	}
+	return durable.WriteFile(file(dir), data, 0o600)
+}
+
+// Remove durably removes the record in the folder dir.
+func Remove(dir string) error {
+	if err := os.Remove(file(dir)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return durable.Sync(dir)
+}
+
+// CopyNVRAM durably copies the NVRAM of a domain to a file that nobody can change. It returns nil if the domain has none yet: libvirt
+// creates it at the domain's first start.
+func CopyNVRAM(from, to string) (*File, error) {
+	data, err := os.ReadFile(from)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	copied := &File{Path: to, Hash: imagefile.HashBytes(data)}
+	if err := imagefile.SetImmutable(to, false); err != nil {
+		return nil, err
+	}
+	if err := durable.WriteFile(to, data, 0o600); err != nil {
+		return nil, err
+	}
+	if err := imagefile.SetImmutable(to, true); err != nil {
+		return nil, err
+	}
+	copied.Stat, err = imagefile.StatOf(to)
+	return copied, err
+}
