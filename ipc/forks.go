@@ -44,6 +44,8 @@ type ForkRequest struct {
 	Count        int          `json:"count,omitempty"`         // 0 is 1
 	Dir          string       `json:"dir,omitempty"`           // the fork's folder; empty: a new one in a folder beside the workspace
 	NoStart      bool         `json:"no_start,omitempty"`
+	// WithMemory also saves the memory of the app's domain in the new checkpoint, so that the guests of forks go on where it is.
+	WithMemory bool `json:"with_memory,omitempty"`
 }
 
 // ForkList is an answer that lists forks, each an app.

@@ -41,6 +41,7 @@ func newFork(c *cli) *cobra.Command {
 	cmd.Flags().IntVar(&f.req.Count, "count", 1, "make `N` forks of the same state")
 	cmd.Flags().StringVar(&f.req.Dir, "dir", "", "the fork's `folder`, which must not exist (default: ../APP-forks/NAME)")
 	cmd.Flags().BoolVar(&f.req.NoStart, "no-start", false, "do not start the fork")
+	cmd.Flags().BoolVar(&f.req.WithMemory, "with-memory", false, "keep the running domain's memory too: the fork's guest goes on where it is, without a boot")
 	return cmd
 }
 

@@ -193,7 +193,7 @@ func (b *bisection) fork(ctx context.Context, origin store.Checkpoint) (a *app.A
 	if err != nil {
 		return nil, err
 	}
-	if a, err = b.registry.AddFork(ctx, accounts.Self(), rec, func() error { return b.seedServers(ctx, b.parent, rec, origin) }); err != nil {
+	if a, err = b.registry.AddFork(ctx, accounts.Self(), rec, func() error { return b.seedLayers(ctx, b.parent, rec, origin) }); err != nil {
 		return nil, err
 	}
 	err = b.restore(ctx, b.parent, a, origin, ipc.ForkRequest{NoStart: true})

@@ -100,6 +100,9 @@ func (s *Service) check(ctx context.Context, parent *app.App, req *ipc.ForkReque
 		return errs.New(errs.Invalid, "", "%d forks at once are too many", req.Count).WithHint("ask for at most %d", maxCount)
 	case req.Count > 1 && (req.Name != "" || req.Dir != ""):
 		return errs.New(errs.Invalid, "", "several forks cannot have one name or folder").WithHint("leave out name and dir, or ask for one fork")
+	case req.WithMemory && req.CheckpointID != "":
+		return errs.New(errs.Invalid, "", "with_memory is for the checkpoint that a fork from the present state makes").
+			WithHint("leave it out: the checkpoint has the memory of its domain, or it has not")
 	case req.Name != "" && !validName(req.Name):
 		return errs.New(errs.Invalid, "", "%.64q is not a name for a fork", req.Name).
 			WithHint("use at most 32 of a to z, 0 to 9 and -, beginning with a letter or digit")
@@ -107,7 +110,10 @@ func (s *Service) check(ctx context.Context, parent *app.App, req *ipc.ForkReque
 	if n, most := s.forksOf(rec.ID), s.opt.MaxForks; most > 0 && n+req.Count > most {
 		return errs.New(errs.Denied, "", "the app has %d forks, and may have %d", n, most).WithHint("drop some: mulligan drop FORK; max_forks in mulligand.toml is the limit")
 	}
-	if rec.Unit != "" {
+	if err := parent.Now.Load().CheckGuest(ctx); err != nil {
+		return err
+	}
+	if rec.Unit != "" && !layer.StartsDomain(parent.Unit()) {
 		unit := rec.Unit
 		if rec.Fork != nil {
 			unit = rec.Fork.ParentUnit
@@ -117,7 +123,7 @@ func (s *Service) check(ctx context.Context, parent *app.App, req *ipc.ForkReque
 		}
 	}
 	for _, l := range parent.Layers() {
-		if _, ok := l.Driver.(snap.Adopter); !ok || l.Kind == layer.Disk {
+		if _, ok := l.Driver.(snap.Adopter); !ok {
 			return errs.New(errs.Unsupported, "", "forks of %s (%s) are not supported yet", l.Name, l.About)
 		}
 	}
@@ -152,7 +158,8 @@ func validName(s string) bool {
 func (s *Service) origin(ctx context.Context, who ipc.Caller, parent *app.App, req ipc.ForkRequest) (store.Checkpoint, error) {
 	id := req.CheckpointID
 	if id == "" {
-		made, err := s.checkpoints.Create(ctx, who, string(parent.Rec().ID), ipc.CreateRequest{Notes: "before a fork", Quiesce: ipc.QuiesceNone})
+		made, err := s.checkpoints.Create(ctx, who, string(parent.Rec().ID),
+			ipc.CreateRequest{Notes: "before a fork", Quiesce: ipc.QuiesceNone, WithMemory: req.WithMemory})
 		if err != nil {
 			return store.Checkpoint{}, err
 		}
@@ -167,7 +174,7 @@ func (s *Service) make(ctx context.Context, who ipc.Caller, parent *app.App, ori
 	if err != nil {
 		return ipc.App{}, err
 	}
-	a, err := s.registry.AddFork(ctx, who, rec, func() error { return s.seedServers(ctx, parent, rec, origin) })
+	a, err := s.registry.AddFork(ctx, who, rec, func() error { return s.seedLayers(ctx, parent, rec, origin) })
 	if err != nil {
 		return ipc.App{}, err
 	}
@@ -203,6 +210,9 @@ func (s *Service) restore(ctx context.Context, parent, a *app.App, origin store.
 	rollback := ipc.RollbackRequest{Reason: "fork"}
 	if rollback.Without, err = s.apps.SeededLayers(a.Rec()); err != nil {
 		return err
+	}
+	if a.Rec().Domain != "" {
+		rollback.Without = append(rollback.Without, string(snap.Disk))
 	}
 	if a.Unit() != nil {
 		rollback.Start = &start
@@ -293,21 +303,30 @@ func (s *Service) adoptLayer(ctx context.Context, from, to *app.App, l, theirs l
 	switch {
 	case err != nil:
 		return snap.Snapshot{}, err
+	case l.Kind == layer.Disk && fork == to: // its disks were made with that state
+		return l.Driver.Capture(ctx, snap.CaptureRequest{ID: as})
 	case !slices.Contains(seeded, string(l.Name)):
-		return l.Driver.(snap.Adopter).Adopt(ctx, theirs.Driver, id, as)
+		adopter, ok := l.Driver.(snap.Adopter)
+		if !ok {
+			return snap.Snapshot{}, errs.New(errs.Unavailable, "", "%s of %s cannot be used at present", l.Name, to.Rec().Slug).WithHint("mulligan status says why")
+		}
+		return adopter.Adopt(ctx, theirs.Driver, id, as)
 	case fork == to:
 		return l.Driver.Capture(ctx, snap.CaptureRequest{ID: as})
 	}
 	return s.apps.AdoptServer(ctx, to.Now.Load(), from.Rec(), l.Name, as)
 }
 
-// seedServers makes the data of a fork's servers that its parent's drivers make.
-func (s *Service) seedServers(ctx context.Context, parent *app.App, rec store.App, origin store.Checkpoint) error {
+// seedLayers makes the fork's domain, and the data of its servers that its parent's drivers make.
+func (s *Service) seedLayers(ctx context.Context, parent *app.App, rec store.App, origin store.Checkpoint) error {
 	release, err := s.apps.AcquireBrief(ctx, parent, "fork")
 	if err != nil {
 		return err
 	}
 	defer release()
+	if err := s.apps.SeedGuest(ctx, parent.Now.Load(), rec, origin); err != nil {
+		return err
+	}
 	return s.apps.SeedServers(ctx, parent.Now.Load(), rec, origin)
 }
 
@@ -343,12 +362,19 @@ func (s *Service) describe(parent *app.App, origin store.Checkpoint, req ipc.For
 	rec.Fork = &ipc.Fork{
 		Name: name, Parent: was.ID, Origin: origin.ID, Isolation: ipc.IsolationNamespace, ParentPath: was.Workspace, Servers: kinds, Making: true,
 	}
-	if was.Unit != "" {
+	if was.Unit != "" && !layer.StartsDomain(parent.Unit()) {
 		rec.Fork.ParentUnit = was.Unit
+	}
+	if was.Domain != "" {
+		rec.Domain = was.Domain + "-fork-" + name
+		if len(was.Run) == 0 && rec.Fork.ParentUnit == "" {
+			rec.Health = nil // it would ask the parent's guest
+		}
 	}
 	if f := was.Fork; f != nil { // a fork of a fork sees itself where the first parent is
 		rec.Fork.ParentPath, rec.Fork.ParentUnit = f.ParentPath, f.ParentUnit
 	}
+	rec.Unit = ""
 	if unit := rec.Fork.ParentUnit; unit != "" {
 		rec.Unit = layer.CopyName(rec.ID, unit)
 	}

@@ -92,7 +92,7 @@ func (b *Binder) claimDisks(rec store.App, driver *disk.Driver) error {
 	defer b.Domains.mu.Unlock()
 	mine := driver.Claim()
 	for _, other := range others {
-		if other.ID == rec.ID || other.Domain == "" {
+		if other.Domain == "" || b.related(rec, other) { // also the app itself
 			continue
 		}
 		var theirs disk.Claim
@@ -115,12 +115,8 @@ func (b *Binder) claimDisks(rec store.App, driver *disk.Driver) error {
 
 // FoldDisks restores the original disks of a purged app's domain. With begin, it only checks whether that is possible.
 func (b *Binder) FoldDisks(ctx context.Context, s *Setup, begin bool) error {
-	l, _ := s.Layer(snap.Disk)
-	if h, ok := l.Driver.(*Held); ok {
-		l.Driver = h.Driver
-	}
-	driver, ok := l.Driver.(*disk.Driver)
-	if !ok {
+	driver, _ := s.disks()
+	if driver == nil {
 		return nil
 	}
 	fold := driver.Flatten

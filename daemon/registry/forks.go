@@ -6,6 +6,7 @@ import (
 	"os"
 	"slices"
 
+	"mulligan/daemon/accounts"
 	"mulligan/daemon/app"
 	"mulligan/daemon/layer"
 	"mulligan/daemon/store"
@@ -121,6 +122,9 @@ func (svc *Service) RemoveFork(ctx context.Context, who ipc.Caller, a *app.App) 
 	if err := svc.removeCopy(ctx, a); err != nil {
 		return err
 	}
+	if err := svc.dropGuest(ctx, a); err != nil {
+		return err
+	}
 	if err := svc.opt.Failpoint.At("fork: stopped"); err != nil {
 		return err
 	}
@@ -181,6 +185,27 @@ func (svc *Service) removeCopy(ctx context.Context, a *app.App) error {
 	return nil
 }
 
+// dropGuest removes the domain of a fork. The fork's setup then has no disks.
+func (svc *Service) dropGuest(ctx context.Context, a *app.App) error {
+	next := *a.Now.Load()
+	next.Layers = nil
+	for _, l := range a.Layers() {
+		if l.Kind != layer.Disk {
+			next.Layers = append(next.Layers, l)
+		} else if c, ok := l.Driver.(io.Closer); ok {
+			if err := c.Close(); err != nil {
+				return err
+			}
+		}
+	}
+	a.SetSetup(&next)
+	var setup *layer.Setup
+	if parent, err := svc.apps.Find(accounts.Self(), string(a.Rec().Fork.Parent)); err == nil {
+		setup = parent.Now.Load()
+	}
+	return svc.binder.DropGuest(ctx, a.Rec(), setup)
+}
+
 // CheckForkedUnit refuses to fork an app whose unit cannot be copied.
 func (svc *Service) CheckForkedUnit(ctx context.Context, slug, unit string) error {
 	if svc.opt.User {
@@ -202,6 +227,7 @@ func (svc *Service) disposeFork(ctx context.Context, a *app.App) error {
 	_, err := svc.apps.RemoveForkFolder(ctx, a.Rec())
 	err = errs.Also(err, svc.binder.DropServers(ctx, a.Rec()))
 	svc.apps.CloseDrivers(a)
+	err = errs.Also(err, svc.dropGuest(ctx, a))
 	return errs.Also(errs.Also(err, svc.unrecord(ctx, a)), os.RemoveAll(svc.binder.StateDir(a.Rec().ID)))
 }
 

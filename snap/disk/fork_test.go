@@ -7,9 +7,11 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"libvirt.org/go/libvirt"
+	"libvirt.org/go/libvirtxml"
 
 	"mulligan/errs"
 	"mulligan/failpoint"
@@ -78,7 +80,7 @@ func (v *vm) leftovers(t testing.TB) (list []string) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, ok := cutPrefix(name, v.Name+"-"); ok {
+		if strings.HasPrefix(name, v.Name+"-") {
 			list = append(list, "domain "+name)
 		}
 		_ = all[i].Free()
@@ -94,13 +96,6 @@ func (v *vm) leftovers(t testing.TB) (list []string) {
 	}
 	slices.Sort(list)
 	return slices.Compact(list)
-}
-
-func cutPrefix(s, prefix string) (string, bool) {
-	if len(s) < len(prefix) || s[:len(prefix)] != prefix {
-		return s, false
-	}
-	return s[len(prefix):], true
 }
 
 const twoDisks, oneTap = 2, "<interface type='ethernet'><mac address='52:54:00:11:22:33'/><model type='virtio'/></interface>"
@@ -144,6 +139,10 @@ func TestForkGuest(t *testing.T) {
 		}
 		if got := f.Do(t, "sh cat /run/warm"); got != "warm|" {
 			t.Errorf("%s booted, and did not go on: %q", f.Name, got)
+		}
+		// What the guest's kernel knows of its card is in its memory.
+		if was, is := v.Do(t, "sh cat /sys/class/net/eth0/address"), f.Do(t, "sh cat /sys/class/net/eth0/address"); is != was || was == "|" {
+			t.Errorf("the guest's card is %q in the parent and %q in %s", was, is, f.Name)
 		}
 		f.Do(t, fmt.Sprintf("set fork%d", i+1))
 	}
@@ -244,7 +243,7 @@ func apart(t *testing.T, v *vm, forks []*forkOf) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for _, part := range forkdomain.Own(text) {
+			for _, part := range ownParts(t, text) {
 				if other := seen[part]; other != "" && other != name {
 					t.Errorf("%s and %s both have %s", other, name, part)
 				}
@@ -256,6 +255,31 @@ func apart(t *testing.T, v *vm, forks []*forkOf) {
 	if len(seen) < 3*len(names) {
 		t.Errorf("only %d things were looked at: %v", len(seen), seen)
 	}
+}
+
+// ownParts lists what a definition names that only one domain may have.
+func ownParts(t *testing.T, text string) (list []string) {
+	t.Helper()
+	var dom libvirtxml.Domain
+	if err := dom.Unmarshal(text); err != nil {
+		t.Fatal(err)
+	}
+	list = append(list, dom.Name, dom.UUID)
+	for _, d := range dom.Devices.Disks {
+		list = append(list, d.Source.File.File)
+	}
+	for _, c := range dom.Devices.Interfaces {
+		list = append(list, c.MAC.Address)
+		if c.Target != nil {
+			list = append(list, c.Target.Dev)
+		}
+	}
+	for _, c := range dom.Devices.Channels {
+		if c.Source.UNIX.Path != "" {
+			list = append(list, c.Source.UNIX.Path)
+		}
+	}
+	return append(list, dom.Devices.Serials[0].Source.File.Path)
 }
 
 // A fork that is made from disks alone boots. One that is interrupted anywhere can be removed, and nothing is left of it.
@@ -381,6 +405,7 @@ func TestAdoptInterrupted(t *testing.T) {
 			}
 		}
 	}
+	fail = -1
 	if got := v.read(t, d, "kept"); got != "twice" {
 		t.Errorf("kept: %q", got)
 	}

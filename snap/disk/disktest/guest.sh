@@ -8,7 +8,7 @@ trap 'rm -rf "$root"' EXIT
 cd "$root"
 mkdir -p bin dev proc sys run tmp etc lib/modules sbin usr/sbin var/run a b
 cp /bin/busybox bin/busybox
-for module in virtio_ring virtio virtio_pci_modern_dev virtio_pci_legacy_dev virtio_pci virtio_blk virtio_console; do
+for module in virtio_ring virtio virtio_pci_modern_dev virtio_pci_legacy_dev virtio_pci virtio_blk virtio_console failover net_failover virtio_net; do
 	file=$(find "/lib/modules/$kernel" -name "$module.ko*" | head -n 1)
 	[ -z "$file" ] || cp "$file" lib/modules/
 done
@@ -25,7 +25,7 @@ cat >init <<'INIT'
 export PATH=/bin:/usr/sbin
 mount -t proc proc /proc; mount -t sysfs sys /sys; mount -t devtmpfs dev /dev; mount -t tmpfs run /run
 ln -sf /proc/mounts /etc/mtab
-for m in virtio_ring virtio virtio_pci_modern_dev virtio_pci_legacy_dev virtio_pci virtio_blk virtio_console; do
+for m in virtio_ring virtio virtio_pci_modern_dev virtio_pci_legacy_dev virtio_pci virtio_blk virtio_console failover net_failover virtio_net; do
 	[ ! -e /lib/modules/$m.ko ] || insmod /lib/modules/$m.ko
 done
 tries=0

@@ -305,19 +305,3 @@ func plain(value string) string {
 	}
 	return value
 }
-
-// Own lists what a definition names on the host or in its networks that only one domain may have, for tests.
-func Own(text string) (list []string) {
-	all, err := parts(text)
-	if err != nil {
-		return []string{err.Error()}
-	}
-	for _, p := range all {
-		for _, own := range []string{"<name>", "<uuid>", "<devices/disk/source file=", "<devices/interface/mac address=", "<devices/channel/source path=", "<devices/serial/source path=", "<devices/interface/target dev="} {
-			if strings.HasPrefix(p, own) && p != own {
-				list = append(list, p)
-			}
-		}
-	}
-	return list
-}

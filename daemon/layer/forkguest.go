@@ -1,0 +1,129 @@
+package layer
+
+import (
+	"context"
+
+	"mulligan/daemon/store"
+	"mulligan/errs"
+	"mulligan/ipc"
+	"mulligan/snap"
+	"mulligan/snap/disk"
+	"mulligan/snap/disk/forkdomain"
+	"mulligan/systemd"
+)
+
+// StartsDomain reports whether the start of an app's unit starts the app's domain. A copy of such a unit would start the parent's.
+func StartsDomain(unit systemd.Unit) bool {
+	m, ok := unit.(*Machine)
+	return ok && (m.HostStarts || m.name != "")
+}
+
+// disks returns the driver of the app's domain; nil if the app has none. held is why the domain cannot be used at present.
+func (s *Setup) disks() (driver *disk.Driver, held error) {
+	l, ok := s.Layer(snap.Disk)
+	if !ok {
+		return nil, nil
+	}
+	if h, ok := l.Driver.(*Held); ok {
+		l.Driver, held = h.Driver, h.Unfit()
+	}
+	driver, _ = l.Driver.(*disk.Driver)
+	return driver, held
+}
+
+// CheckGuest refuses to fork an app whose domain cannot be forked.
+func (s *Setup) CheckGuest(ctx context.Context) error {
+	driver, held := s.disks()
+	if driver == nil || held != nil {
+		return held
+	}
+	return driver.Forkable(ctx)
+}
+
+// SeedGuest makes the domain of a fork, with the disks and the memory of a checkpoint of the parent.
+func (b *Binder) SeedGuest(ctx context.Context, parent *Setup, rec store.App, origin store.Checkpoint) error {
+	if rec.Domain == "" {
+		return nil
+	}
+	driver, held := parent.disks()
+	if held != nil {
+		return held
+	}
+	snapshot, ok := origin.Snapshot(snap.Disk)
+	if driver == nil || !ok {
+		return errs.New(errs.Conflict, "", "checkpoint %s was made before the app had the layer %s", origin.ID, snap.Disk).WithHint("use a newer checkpoint")
+	}
+	loan, err := driver.Lend(ctx, snapshot.ID, string(rec.ID))
+	if err != nil {
+		return err
+	}
+	return forkdomain.Make(ctx, b.forkedGuest(rec), loan)
+}
+
+func (b *Binder) forkedGuest(rec store.App) forkdomain.Config {
+	return forkdomain.Config{
+		App: string(rec.ID), Domain: rec.Domain, URI: b.LibvirtURI(rec), StateDir: b.diskState(rec.ID),
+		Workspace: rec.Workspace, ParentWorkspace: b.workspaceOf(rec.Fork.Parent), Failpoint: b.opt.Failpoint,
+	}
+}
+
+func (b *Binder) workspaceOf(id ipc.AppID) string {
+	for _, other := range b.apps() {
+		if other.ID == id {
+			return other.Workspace
+		}
+	}
+	return ""
+}
+
+// DropGuest removes the domain of a fork, which may be incomplete, and ends the parent's loan to it. The fork's driver is closed. parent
+// is nil if the parent could not be set up.
+func (b *Binder) DropGuest(ctx context.Context, rec store.App, parent *Setup) error {
+	if rec.Domain == "" {
+		return nil
+	}
+	b.Domains.Drop(rec.ID)
+	if err := forkdomain.Remove(b.forkedGuest(rec)); err != nil {
+		return err
+	}
+	others := map[string]bool{}
+	for _, other := range b.apps() {
+		if other.ID != rec.ID {
+			others[string(other.ID)] = true
+		}
+	}
+	var driver *disk.Driver
+	if parent != nil {
+		driver, _ = parent.disks()
+	}
+	if driver == nil { // then nobody else has the parent's record of layers open
+		was := rec
+		was.ID, was.Domain = rec.Fork.Parent, ""
+		cfg := b.DiskConfig(was)
+		cfg.Domain = "not used"
+		var err error
+		if driver, err = disk.New(cfg); err != nil {
+			return err
+		}
+		defer driver.Close() // it only had the record open
+	}
+	return driver.Return(ctx, others)
+}
+
+// related reports whether one of two apps is a fork of the other, or of a fork of it. The disks of a fork rest on those of its parent.
+func (b *Binder) related(x, y store.App) bool {
+	parents := map[ipc.AppID]ipc.AppID{}
+	for _, rec := range append(b.apps(), x, y) {
+		if rec.Fork != nil {
+			parents[rec.ID] = rec.Fork.Parent
+		}
+	}
+	for _, pair := range [][2]ipc.AppID{{x.ID, y.ID}, {y.ID, x.ID}} {
+		for id, steps := pair[0], 0; id != "" && steps <= len(parents); id, steps = parents[id], steps+1 {
+			if id == pair[1] {
+				return true
+			}
+		}
+	}
+	return false
+}
