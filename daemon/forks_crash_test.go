@@ -3,6 +3,7 @@ package daemon_test
 import (
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"net/url"
 	"os"
 	"os/exec"
@@ -13,6 +14,7 @@ import (
 	"mulligan/daemon"
 	"mulligan/ipc"
 	"mulligan/snap"
+	"mulligan/snap/disk/disktest"
 	"mulligan/systemd"
 	"mulligan/systemd/systemdtest"
 	"mulligan/testkit"
@@ -24,10 +26,11 @@ type forkRound struct {
 	forked  string // the fork's state when the victim began; "": there was no fork
 	cluster string // the data folder of the app's PostgreSQL cluster, if it has one
 	redis   bool   // the app has a Redis server, whose key word is "zero"
+	guest   *guestOfApp
 }
 
 // newForkRound makes an app of a kind: "command", "unit", or a command with a server: "redis", or "cluster" for a PostgreSQL cluster whose
-// files the daemon manages.
+// files the daemon manages; or a command with a domain: "guest".
 func newForkRound(t *testing.T, kind string) *forkRound {
 	t.Helper()
 	dir, err := os.MkdirTemp("/var/tmp", "mt")
@@ -54,11 +57,76 @@ func newForkRound(t *testing.T, kind string) *forkRound {
 	} else {
 		app.Run = []string{"sh", "-c", "echo up; exec sleep 100000"}
 	}
+	var g *guestOfApp
+	if kind == "guest" {
+		g = newGuestOfApp(t)
+		app.Domain, app.URI, app.Shutdown = g.Name, g.host.URI, "destroy"
+		g.write(t, g.Name, "zero")
+	}
 	d := w.open(t)
 	_, err = d.AddApp(t.Context(), root, app)
 	check(t, err)
 	w.close(t, d)
-	return &forkRound{round: newRound(t, w), redis: kind == "redis", cluster: app.Databases[len(app.Databases)-1].DataDir}
+	return &forkRound{round: newRound(t, w), redis: kind == "redis", cluster: app.Databases[len(app.Databases)-1].DataDir, guest: g}
+}
+
+// guestOfApp is a domain that is off, as is each fork of it when its disk is written to or read.
+type guestOfApp struct {
+	*disktest.Guest
+	host *disktest.Host
+}
+
+func newGuestOfApp(t *testing.T) *guestOfApp {
+	t.Helper()
+	disktest.Need(t)
+	h, err := disktest.Start(disktest.Options{})
+	check(t, err)
+	t.Cleanup(func() { check(t, h.Close()) })
+	g := &guestOfApp{h.NewGuest(t, "shop", disktest.GuestOptions{KeepBare: true}), h}
+	file := filepath.Join(t.TempDir(), "shop.xml")
+	check(t, os.WriteFile(file, []byte(g.XML), 0o600))
+	g.virsh(t, "define", file)
+	return g
+}
+
+func (g *guestOfApp) virsh(t *testing.T, args ...string) string {
+	t.Helper()
+	out, err := exec.Command("virsh", append([]string{"-q", "-c", g.host.URI}, args...)...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("virsh %q: %v: %s", args, err, out)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// image is the image that a domain writes to.
+func (g *guestOfApp) image(t *testing.T, domain string) string {
+	t.Helper()
+	return strings.Fields(g.virsh(t, "domblklist", domain))[1]
+}
+
+// mark is the byte that stands for a state on a disk.
+func mark(word string) string { return fmt.Sprintf("0x%02x", crc32.ChecksumIEEE([]byte(word))%251+1) }
+
+// write brings the disk of a domain that is off into a state.
+func (g *guestOfApp) write(t *testing.T, domain, word string) {
+	t.Helper()
+	out, err := exec.Command("qemu-io", "-f", "qcow2", "-c", "write -P "+mark(word)+" 0 64k", g.image(t, domain)).CombinedOutput()
+	if err != nil || strings.Contains(string(out), "failed") {
+		t.Fatalf("qemu-io: %v: %s", err, out)
+	}
+}
+
+// has reports whether the disk of a domain is in a state.
+func (g *guestOfApp) has(t *testing.T, domain, word string) bool {
+	t.Helper()
+	out, err := exec.Command("qemu-io", "-r", "-U", "-f", "qcow2", "-c", "read -P "+mark(word)+" 0 64k", g.image(t, domain)).CombinedOutput()
+	if err == nil && strings.Contains(string(out), "read 65536/65536") {
+		return !strings.Contains(string(out), "verification failed")
+	}
+	if !strings.Contains(string(out), "verification failed") {
+		t.Fatalf("qemu-io: %v: %s", err, out)
+	}
+	return false
 }
 
 // startRedis starts a Redis server that ends with the test, and returns its socket.
@@ -106,6 +174,9 @@ func (r *forkRound) prepareFork(t *testing.T, do string) {
 	t.Helper()
 	r.prepare(t, do)
 	r.plan.Word = r.before
+	if r.guest != nil {
+		r.guest.write(t, r.guest.Name, r.before)
+	}
 	d := r.open(t)
 	defer r.close(t, d)
 	if err := d.DropFork(t.Context(), root, "shop", "tried"); err != nil && !strings.Contains(err.Error(), "no fork") {
@@ -118,6 +189,10 @@ func (r *forkRound) prepareFork(t *testing.T, do string) {
 	check(t, err)
 	r.forked = r.before + "-forked"
 	r.fork(made.Forks[0]).set(t, r.forked)
+	if r.guest != nil {
+		r.guest.virsh(t, "destroy", made.Forks[0].Domain)
+		r.guest.write(t, made.Forks[0].Domain, r.forked)
+	}
 }
 
 // checkFork opens what a dead daemon left: the app and its fork are each whole, and a fork that is not there has left nothing.
@@ -133,6 +208,9 @@ func (r *forkRound) checkFork(t *testing.T, what string) {
 	word := r.word(t)
 	if word != r.before && (r.plan.Do != "keep" || word != r.forked) {
 		t.Fatalf("the app is in state %q, before it was %q", word, r.before)
+	}
+	if r.guest != nil && !r.guest.has(t, r.guest.Name, word) {
+		t.Fatalf("the app is in state %q, and its domain's disk is not", word)
 	}
 	r.tally[map[bool]string{true: "back", false: "forward"}[word == r.before]]++
 	list, err := d.Forks(t.Context(), root, "shop")
@@ -150,6 +228,9 @@ func (r *forkRound) checkFork(t *testing.T, what string) {
 	}
 	if got := r.fork(f).word(t); got != want || f.State != "running" || len(f.Problems) > 0 || f.Fork.Making {
 		t.Fatalf("the fork is in state %q and %s, want %q: %+v", got, f.State, want, f)
+	}
+	if r.guest != nil && !r.guest.has(t, f.Domain, want) {
+		t.Fatalf("the fork is in state %q, and its domain's disk is not", want)
 	}
 	if r.redis {
 		socket := filepath.Join(r.state(), "apps", string(f.ID), "srv-cache", "at", "redis.sock")
@@ -178,6 +259,15 @@ func (r *forkRound) nothingLeft(t *testing.T, d *daemon.Daemon) {
 	if len(apps) != 1 || len(d.Apps(t.Context(), root)) != 1 {
 		t.Fatalf("left are %v and %+v", apps, d.Apps(t.Context(), root))
 	}
+	if r.guest != nil {
+		pools, err := filepath.Glob(filepath.Join(filepath.Dir(r.guest.Disks[0]), "mulligan", "*"))
+		if check(t, err); len(pools) > 1 {
+			t.Fatalf("images of forks are left: %q", pools)
+		}
+		if names := r.guest.virsh(t, "list", "--all", "--name"); names != r.guest.Name {
+			t.Fatalf("there are the domains %q", names)
+		}
+	}
 	if r.cluster != "" {
 		served, err := filepath.Glob(r.cluster + ".mulligan/served/*")
 		if check(t, err); len(served) > 0 {
@@ -201,7 +291,7 @@ func (r *forkRound) nothingLeft(t *testing.T, d *daemon.Daemon) {
 func TestForkKilledAtEveryStep(t *testing.T) {
 	t.Parallel()
 	testkit.Need(t, "root")
-	kinds := []string{"command", "unit", "redis", "cluster"}
+	kinds := []string{"command", "unit", "redis", "cluster", "guest"}
 	for _, i := range testkit.Sample(t, "kinds of apps", len(kinds), 1) {
 		t.Run(kinds[i], func(t *testing.T) { killForks(t, newForkRound(t, kinds[i])) })
 	}

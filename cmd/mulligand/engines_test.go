@@ -26,7 +26,7 @@ func engine(t *testing.T, ready func() bool, program string, args ...string) {
 }
 
 // output runs a client of an engine, which must succeed.
-func output(t *testing.T, input, program string, args ...string) string {
+func output(t testing.TB, input, program string, args ...string) string {
 	t.Helper()
 	cmd := exec.Command(program, args...)
 	cmd.Stdin = strings.NewReader(input)

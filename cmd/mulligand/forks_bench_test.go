@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mulligan/ipc"
+	"mulligan/snap/disk/disktest"
 	"mulligan/snap/postgres/pgtest"
 	"mulligan/testkit"
 )
@@ -27,6 +28,7 @@ func BenchmarkForks(b *testing.B) {
 	b.Run("files", benchForkedFiles)
 	b.Run("postgres by dump", func(b *testing.B) { benchForkedPostgres(b, false) })
 	b.Run("postgres by its files", func(b *testing.B) { benchForkedPostgres(b, true) })
+	b.Run("guest", benchForkedGuest)
 	b.Run("bisect", benchBisect)
 }
 
@@ -252,4 +254,88 @@ func watchDown(b *testing.B, addr string) (stop func() time.Duration) {
 		<-done
 		return time.Duration(down.Load())
 	}
+}
+
+// benchForkedGuest measures a fork of a running guest, from a checkpoint with its memory, beside a full clone of its disk that is booted,
+// as virt-clone makes one.
+func benchForkedGuest(b *testing.B) {
+	testkit.Need(b, "root")
+	disktest.Need(b)
+	mb := setting("BENCH_MB", 1000)
+	h, err := disktest.Start(disktest.Options{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() {
+		if err := h.Close(); err != nil {
+			b.Error(err)
+		}
+	})
+	virsh := func(args ...string) { output(b, "", "virsh", append([]string{"-q", "-c", h.URI}, args...)...) }
+	begin := func(g *disktest.Guest) {
+		file := filepath.Join(h.Dir, g.Name+".xml")
+		if err := os.WriteFile(file, []byte(g.XML), 0o600); err != nil {
+			b.Fatal(err)
+		}
+		virsh("define", file)
+		virsh("start", g.Name)
+		g.WaitReady(b)
+	}
+	g := h.NewGuest(b, "shop", disktest.GuestOptions{SizeMiB: mb + mb/8 + 64, Blob: mb})
+	begin(g)
+	g.Do(b, "set warm")
+	d := startDaemon(b)
+	ws := filepath.Join(d.dir, "ws")
+	if err := os.Mkdir(ws, 0o755); err != nil {
+		b.Fatal(err)
+	}
+	d.must("app", "add", "--slug", "shop", "--dir", ws, "--domain", g.Name, "--uri", h.URI)
+	d.must("app", "set", "--app", "shop", "shutdown=destroy")
+	d.must("create", "--app", "shop", "--with-memory")
+	var forks, clones time.Duration
+	occupied := int64(0)
+	for i := range b.N {
+		clone := h.NewGuest(b, fmt.Sprintf("clone%d", i), disktest.GuestOptions{})
+		clones += duration(func() {
+			output(b, "", "qemu-img", "convert", "-U", "-O", "qcow2", g.Disks[0], clone.Disks[0])
+			begin(clone)
+		})
+		clone.HangUp()
+		virsh("destroy", clone.Name)
+		virsh("undefine", clone.Name)
+		if err := os.Remove(clone.Disks[0]); err != nil {
+			b.Fatal(err)
+		}
+		var fork *disktest.Guest
+		forks += duration(func() {
+			f := ask[ipc.ForkList](d, "fork", "1", "--app", "shop").Forks[0]
+			fork = g.Fork(f.Domain, g.Socket()+"."+f.Domain)
+			fork.WaitReady(b)
+			occupied += blocks(b, filepath.Join(filepath.Dir(g.Disks[0]), "mulligan", string(f.ID), "*.qcow2"))
+		})
+		if got := fork.Do(b, "get"); got != "warm" {
+			b.Fatalf("the fork's guest has %q", got)
+		}
+		fork.HangUp()
+		d.must("drop", "1", "--app", "shop")
+	}
+	row(b, fmt.Sprintf("fork of a running guest, %d MB on its disk, until it answers", mb), forks, clones, "full clone of the disk, booted", 5)
+	b.Logf("on the disk, a fork's guest has %d KiB in its overlays when it answers", occupied/int64(b.N)/1024)
+}
+
+// blocks is what files occupy, in bytes.
+func blocks(b *testing.B, pattern string) (sum int64) {
+	b.Helper()
+	files, err := filepath.Glob(pattern)
+	if err != nil || len(files) == 0 {
+		b.Fatalf("%s: %q, %v", pattern, files, err)
+	}
+	for _, file := range files {
+		var s unix.Stat_t
+		if err := unix.Stat(file, &s); err != nil {
+			b.Fatal(err)
+		}
+		sum += s.Blocks * 512
+	}
+	return sum
 }
