@@ -193,6 +193,17 @@ func (s *Service) fill(ctx context.Context, parent, a *app.App, origin store.Che
 	if err := s.opt.Failpoint.At("fork: filled"); err != nil {
 		return err
 	}
+	if a.Rec().Domain != "" && !req.NoStart { // a rollback that leaves the disks alone leaves the domain alone
+		release, err := s.apps.AcquireBrief(ctx, a, "fork")
+		if err != nil {
+			return err
+		}
+		err = s.apps.StartUnit(ctx, a)
+		release()
+		if err != nil {
+			return err
+		}
+	}
 	return s.registry.ForkMade(ctx, a)
 }
 
@@ -453,6 +464,11 @@ func (s *Service) KeepFork(ctx context.Context, who ipc.Caller, ref, name string
 	parent, a, err := s.find(who, ref, name)
 	if err != nil {
 		return res, err
+	}
+	if !req.DryRun && !req.AndStay {
+		if err := s.registry.CheckDrop(a); err != nil {
+			return res, errs.Wrap(errs.Failed, op, err)
+		}
 	}
 	ctx = context.WithoutCancel(ctx)
 	made, err := s.checkpoints.Create(ctx, who, string(a.Rec().ID), ipc.CreateRequest{Notes: "kept"})

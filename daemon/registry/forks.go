@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"slices"
+	"strings"
 
 	"mulligan/daemon/accounts"
 	"mulligan/daemon/app"
@@ -105,6 +106,9 @@ func (svc *Service) markFork(ctx context.Context, a *app.App, making bool) error
 // not complete, so that an interrupted drop is finished later.
 func (svc *Service) RemoveFork(ctx context.Context, who ipc.Caller, a *app.App) error {
 	const op = "drop fork"
+	if err := svc.CheckDrop(a); err != nil {
+		return err
+	}
 	release, err := svc.apps.Acquire(ctx, a, op, who)
 	if err != nil && errs.KindOf(err) != errs.Busy {
 		release, err = svc.apps.Hold(ctx, a, op, who, false) // its folder may be missing
@@ -137,6 +141,15 @@ func (svc *Service) RemoveFork(ctx context.Context, who ipc.Caller, a *app.App) 
 		return err
 	}
 	return svc.remove(ctx, who, a, true)
+}
+
+// CheckDrop refuses to drop a fork that has forks of its own: they are listed by it, and their disks rest on its.
+func (svc *Service) CheckDrop(a *app.App) error {
+	if forks := svc.forksOf(a.Rec().ID); len(forks) > 0 {
+		return errs.New(errs.Conflict, "", "the fork %s has forks itself: %s", a.Rec().Slug, strings.Join(forks, ", ")).
+			WithHint("drop them first: mulligan drop --all --app %s", a.Rec().Slug)
+	}
+	return nil
 }
 
 // stopFork ends the processes of a fork, so that nothing writes to its folder. It also works for a fork whose setup failed.

@@ -1,0 +1,86 @@
+//go:build cgo && libvirt_dlopen
+
+package daemon_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"mulligan/errs"
+	"mulligan/ipc"
+	"mulligan/systemd/systemdtest"
+)
+
+// TestForkOfDomain forks apps that are no more than a folder, a database and a domain. One is run by a unit that starts the domain: the
+// fork has no copy of that, which would start the parent's domain.
+func TestForkOfDomain(t *testing.T) {
+	t.Parallel()
+	w := newVMWorld(t, func(app *ipc.App) {
+		app.Health = &ipc.Health{Command: []string{"sh", "-c", "exit 1"}, Timeout: "1s"}
+	})
+	w.Do(t, "sh echo warm >/run/warm")
+	made, err := w.d.Fork(t.Context(), root, "shop", ipc.ForkRequest{WithMemory: true})
+	check(t, err)
+	f := made.Forks[0]
+	g := w.Fork(f.Domain, w.Socket()+"."+f.Domain)
+	g.WaitReady(t)
+	defer g.HangUp()
+	if f.Health != nil || f.State != "running" || f.Unit != "" {
+		t.Errorf("the fork is %+v", f)
+	}
+	if got := g.Do(t, "get") + g.Do(t, "sh cat /run/warm"); got != "zero zerowarm|" && got != w.Do(t, "get")+"warm|" {
+		t.Errorf("the fork's guest has %q", got)
+	}
+	if got, err := os.ReadFile(filepath.Join(f.Workspace, "shop.db")); err != nil || len(got) == 0 {
+		t.Errorf("the fork's database: %d bytes, %v", len(got), err)
+	}
+	// A fork of a fork.
+	g.Do(t, "set deeper")
+	made, err = w.d.Fork(t.Context(), root, f.Slug, ipc.ForkRequest{Name: "deep"})
+	check(t, err)
+	deep := made.Forks[0]
+	h := w.Fork(deep.Domain, w.Socket()+"."+f.Domain+"."+deep.Domain)
+	h.WaitReady(t)
+	defer h.HangUp()
+	if got := h.Do(t, "get"); got != "deeper deeper" {
+		t.Errorf("the fork's fork has %q", got)
+	}
+	h.Do(t, "set deepest")
+	if err := w.d.DropFork(t.Context(), root, "shop", f.Fork.Name); errs.KindOf(err) != errs.Conflict {
+		t.Errorf("a fork with a fork is dropped: %v", err)
+	}
+	g.HangUp()
+	_, err = w.d.KeepFork(t.Context(), root, f.Slug, "deep", ipc.KeepRequest{})
+	check(t, err)
+	g.WaitReady(t)
+	if got := g.Do(t, "get"); got != "deepest deepest" {
+		t.Errorf("the fork that kept its fork has %q", got)
+	}
+	check(t, w.d.DropFork(t.Context(), root, "shop", f.Fork.Name))
+	w.Do(t, "get")
+}
+
+// TestForkOfDomainOfUnit forks an app whose unit starts its domain.
+func TestForkOfDomainOfUnit(t *testing.T) {
+	t.Parallel()
+	w := newDomain(t, "shop")
+	h := systemdtest.Boot(t)
+	w.bus, w.busRoot = h.Address, h.Root()
+	h.WriteUnit(t, "shop.service", "[Service]\nType=oneshot\nRemainAfterExit=yes\nExecStart=/usr/bin/virsh -c "+w.host.URI+" start shop\n")
+	w.set(t, "zero")
+	w.d = w.open(t)
+	_, err := w.d.AddApp(t.Context(), root, ipc.App{Slug: "shop", Workspace: w.ws(), Domain: w.Name, URI: w.host.URI, Shutdown: "destroy", Unit: "shop.service"})
+	check(t, err)
+	made, err := w.d.Fork(t.Context(), root, "shop", ipc.ForkRequest{})
+	check(t, err)
+	f := made.Forks[0]
+	g := w.Fork(f.Domain, w.Socket()+"."+f.Domain)
+	g.WaitReady(t)
+	defer g.HangUp()
+	if f.Unit != "" || f.Fork.ParentUnit != "" || f.State != "running" {
+		t.Errorf("the fork is %+v", f)
+	}
+	check(t, w.d.DropFork(t.Context(), root, "shop", f.Fork.Name))
+	w.Do(t, "get")
+}
