@@ -201,6 +201,9 @@ func TestForkedGuestBoots(t *testing.T) {
 	if _, said, code := a.d.mulligan("drop", "1", "--app", "shop"); code == 0 || !strings.Contains(said, "libvirt") {
 		t.Errorf("without libvirtd, drop says %q", said)
 	}
+	if said := a.d.must("app", "show", "--app", f.Slug); !strings.Contains(said, "could not be dropped yet") {
+		t.Errorf("of the fork that could not be dropped, it says %q", said)
+	}
 	if err := a.host.Hold(false); err != nil {
 		t.Fatal(err)
 	}

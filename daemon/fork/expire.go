@@ -28,12 +28,17 @@ func (s *Service) ExpireForks(ctx context.Context) {
 }
 
 // Expire drops the forks that nobody touched for as long as the settings say that each was made with. begun, the daemon's start, counts as a touch
-// of all: before, nobody could touch them.
+// of all: before, nobody could touch them. Expire also drops the forks that could not be dropped before.
 func (s *Service) Expire(ctx context.Context, begun time.Time) {
 	for _, a := range s.apps.All() {
 		rec := a.Rec()
 		if ctx.Err() != nil {
 			return
+		}
+		if rec.Fork != nil && rec.Fork.Making && a.Undropped() {
+			if err := s.drop(ctx, accounts.Self(), a); err != nil {
+				s.opt.Log.Warn("a fork that is not whole could not be dropped", "app", rec.Slug, "err", err)
+			}
 		}
 		if rec.Fork == nil || rec.Fork.Making {
 			continue

@@ -103,8 +103,8 @@ func (svc *Service) markFork(ctx context.Context, a *app.App, making bool) error
 }
 
 // RemoveFork ends a fork's processes and removes its folder, its checkpoints and its record. It first records that the fork is
-// not complete, so that an interrupted drop is finished later.
-func (svc *Service) RemoveFork(ctx context.Context, who ipc.Caller, a *app.App) error {
+// not complete, so that an interrupted drop is finished later, and one that failed is tried again.
+func (svc *Service) RemoveFork(ctx context.Context, who ipc.Caller, a *app.App) (err error) {
 	const op = "drop fork"
 	if err := svc.CheckDrop(a); err != nil {
 		return err
@@ -120,6 +120,7 @@ func (svc *Service) RemoveFork(ctx context.Context, who ipc.Caller, a *app.App) 
 	if err := svc.markFork(ctx, a, true); err != nil {
 		return err
 	}
+	defer func() { a.NoteUndropped(err) }()
 	if err := svc.stopFork(ctx, a); err != nil {
 		return err
 	}
@@ -259,6 +260,7 @@ func (svc *Service) FinishForks(ctx context.Context, who ipc.Caller) {
 			continue
 		}
 		if err := svc.RemoveFork(ctx, who, a); err != nil {
+			a.NoteUndropped(err)
 			svc.opt.Log.Error("a fork that is not whole could not be dropped", "app", a.Rec().Slug, "err", err)
 			continue
 		}
