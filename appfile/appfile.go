@@ -45,9 +45,12 @@ type retention struct {
 }
 
 type fork struct {
-	Dir         string `toml:"dir"`
-	Expose      []int  `toml:"expose"`
-	ExpireAfter string `toml:"expire_after"`
+	Dir         string   `toml:"dir"`
+	Expose      []int    `toml:"expose"`
+	ExpireAfter string   `toml:"expire_after"`
+	Isolation   string   `toml:"isolation"`
+	Ports       []string `toml:"ports"`
+	Dotenv      []string `toml:"dotenv"`
 }
 
 type database struct {
@@ -57,6 +60,7 @@ type database struct {
 	Mode    string `toml:"mode"`
 	DataDir string `toml:"data_dir"`
 	Unit    string `toml:"unit"`
+	Env     string `toml:"env"`
 }
 
 // Parse reads the content of an app file. Missing keys have their defaults. The error for an invalid key is of kind
@@ -110,7 +114,7 @@ func (f *file) app() (ipc.App, *fault) {
 		app.Health = &ipc.Health{URL: f.Health.URL, Command: f.Health.Command, Timeout: f.Health.Timeout}
 	}
 	for i, d := range f.Databases {
-		db, problem := complete(ipc.Database{Name: d.Name, Driver: d.Driver, DSN: d.DSN, Mode: d.Mode, DataDir: d.DataDir, Unit: d.Unit})
+		db, problem := complete(ipc.Database{Name: d.Name, Driver: d.Driver, DSN: d.DSN, Mode: d.Mode, DataDir: d.DataDir, Unit: d.Unit, Env: d.Env})
 		if problem != nil {
 			return app, problem.in(i)
 		}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/url"
 	"path"
+	"slices"
 	"strings"
 	"time"
 
@@ -14,8 +15,10 @@ var (
 	slugSyntax  = newSyntax(`^[a-z0-9][a-z0-9-]{0,62}$`)
 	ownerSyntax = newSyntax(`^([0-9]{1,10}|[A-Za-z_][A-Za-z0-9_.-]{0,254}\$?|guest:[A-Za-z0-9][A-Za-z0-9._-]{0,127})$`)
 	// The names that systemd.unit(5) allows. The unit of an app is a service, or a target that groups several.
-	unitSyntax   = newSyntax(`^[A-Za-z0-9:_.@\\][A-Za-z0-9:_.@\\-]{0,240}\.(service|target)$`)
-	domainSyntax = newSyntax(`^[A-Za-z0-9_.+:@][A-Za-z0-9_.+:@-]{0,254}$`)
+	unitSyntax = newSyntax(`^[A-Za-z0-9:_.@\\][A-Za-z0-9:_.@\\-]{0,240}\.(service|target)$`)
+	// The names of variables that a shell can set.
+	variableSyntax = newSyntax(`^[A-Za-z_][A-Za-z0-9_]{0,127}$`)
+	domainSyntax   = newSyntax(`^[A-Za-z0-9_.+:@][A-Za-z0-9_.+:@-]{0,254}$`)
 )
 
 func check(app ipc.App) *fault {
@@ -154,11 +157,30 @@ func checkForking(app ipc.App) *fault {
 		}
 		seen[port] = true
 	}
-	if f.ExpireAfter == "" {
-		return nil
+	if fault := checkOnHost(f); fault != nil || f.ExpireAfter == "" {
+		return fault
 	}
 	if d, err := time.ParseDuration(f.ExpireAfter); err != nil || d < 0 {
 		return &fault{key: "fork.expire_after", what: fmt.Sprintf("expire_after %q of forks is not a duration", f.ExpireAfter), hint: `write hours, as in "24h"; "0" means never`}
+	}
+	return nil
+}
+
+// checkOnHost checks what is said of forks without namespaces.
+func checkOnHost(f ipc.Forking) *fault {
+	if f.Isolation != "" && f.Isolation != ipc.IsolationNamespace && f.Isolation != ipc.IsolationPorts {
+		return &fault{key: "fork.isolation", what: fmt.Sprintf("%q is not a way to keep forks apart", f.Isolation),
+			hint: "use namespace or ports; without it, namespaces are used where the kernel allows them"}
+	}
+	for i, name := range f.Ports {
+		if !variableSyntax.MatchString(name) || slices.Contains(f.Ports[:i], name) {
+			return &fault{key: "fork.ports", what: fmt.Sprintf("%q is not a variable's name, or is listed twice", name), hint: `list the variables that hold the app's ports: ports = ["PORT"]`}
+		}
+	}
+	for i, file := range f.Dotenv {
+		if path.Clean(file) != file || path.IsAbs(file) || file == ".." || strings.HasPrefix(file, "../") || unprintable(file) || slices.Contains(f.Dotenv[:i], file) {
+			return &fault{key: "fork.dotenv", what: fmt.Sprintf("%q is not the path of a file in the workspace, or is listed twice", file), hint: `list paths relative to the workspace: dotenv = [".env"]`}
+		}
 	}
 	return nil
 }
@@ -168,6 +190,9 @@ func checkDatabases(app ipc.App) *fault {
 	for i, db := range app.Databases {
 		if f := checkDatabase(db); f != nil {
 			return f.in(i)
+		}
+		if db.Env != "" && !variableSyntax.MatchString(db.Env) {
+			return fault{key: "env", what: fmt.Sprintf("%q is not a variable's name", db.Env), hint: `name the variable that tells the app where the database is: env = "DATABASE_URL"`}.in(i)
 		}
 		if seen[db.Name] {
 			return fault{key: "name", what: fmt.Sprintf("two databases are called %q", db.Name), hint: "give each a name of its own"}.in(i)

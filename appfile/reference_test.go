@@ -35,12 +35,17 @@ func TestReference(t *testing.T) {
 		"fork.expose":       {Doc: "ports of the app: each fork has an address on the host for each of them, besides that of the health check", Type: "numbers", Default: "none"},
 		"fork.expire_after": {Doc: "the time after which a fork is dropped if nobody touched it: no command named it, and nothing was written in its folder. `\"0\"` is never", Type: "time", Default: "`\"0\"`"},
 
+		"fork.isolation": {Doc: "how forks are kept apart from the app: `namespace` or `ports` ([what that means](../how-to/forks.md#without-namespaces))", Default: "`namespace` where the kernel allows it, else `ports`"},
+		"fork.ports":     {Doc: "with `ports`: the variables that hold the app's ports. Each fork gets free ones, and keeps them", Default: "none"},
+		"fork.dotenv":    {Doc: "with `ports`: files in the workspace whose lines of these variables, and of the databases' `env`, are replaced in forks", Default: "none"},
+
 		"database.name":     {Doc: "what it is called; its layer is `db:NAME`", Default: "the database's own"},
 		"database.driver":   {Doc: driverNames(), Default: "what the URL of `dsn` says"},
 		"database.dsn":      {Doc: "where it is: a URL; for postgres `key=value` pairs will do; for sqlite a path in the workspace, or an absolute one. Required", Default: "–"},
 		"database.mode":     {Doc: "for postgres: `logical`, `physical` or `auto` ([what that means](../how-to/postgres.md))", Default: "`\"auto\"`"},
 		"database.data_dir": {Doc: "for postgres: the cluster's data folder, which mode `physical` needs. Root names one that is not the app's owner's"},
 		"database.unit":     {Doc: "for postgres, with `data_dir`: the systemd service of the cluster. Root names it. Without one the daemon starts and stops the server itself, by `pg_ctl`, as the folder's owner"},
+		"database.env":      {Doc: "the variable that tells the app where the database is: forks with isolation `ports` have one of their own there"},
 	}, map[string]string{
 		"": `# The app file
 

@@ -9,15 +9,20 @@ import (
 type Fork struct {
 	Name       string       `json:"name"` // unique among the parent's forks
 	Parent     AppID        `json:"parent"`
-	Origin     CheckpointID `json:"origin"` // the parent's checkpoint that the fork began with
-	Isolation  string       `json:"isolation"`
-	ParentPath string       `json:"parent_path"`           // the workspace of the first parent, where the fork's processes see the fork's folder
+	Origin     CheckpointID `json:"origin"`                // the parent's checkpoint that the fork began with
+	Isolation  string       `json:"isolation"`             // how it is kept apart: IsolationNamespace or IsolationPorts
+	Notes      []string     `json:"notes,omitempty"`       // why it has this isolation, and what in it may lead to its parent, in whole sentences
+	ParentPath string       `json:"parent_path"`           // where the fork's processes see the fork's folder: the first parent's workspace, or with IsolationPorts the folder itself
 	ParentUnit string       `json:"parent_unit,omitempty"` // the first parent's systemd unit, which the fork's unit is a copy of
 	Ports      []ForkPort   `json:"ports,omitempty"`
 	// Servers describes, by the databases' names, what the servers of the fork's own are like, as the drivers wrote it.
 	Servers map[string]string `json:"servers,omitempty"`
-	Making  bool              `json:"making,omitempty"` // it is being made or dropped; after a crash it is dropped
-	Folder  string            `json:"folder"`           // identifies the folder that was made for it: device and inode
+	// Env has, with IsolationPorts, the variables of the fork's commands that lead to what is its own, and Dotenv the lines of dotenv
+	// files that do so. Their values are the daemon's alone.
+	Env    map[string]string `json:"env,omitempty"`
+	Dotenv []DotenvLine      `json:"dotenv,omitempty"`
+	Making bool              `json:"making,omitempty"` // it is being made or dropped; after a crash it is dropped
+	Folder string            `json:"folder"`           // identifies the folder that was made for it: device and inode
 }
 
 // Forking says how an app is forked.
@@ -26,16 +31,33 @@ type Forking struct {
 	Expose []int  `json:"expose,omitempty"` // ports of the app that each fork has an address for on the host, besides that of the health check
 	// ExpireAfter is the time after which a fork that nobody touched is dropped, as in "24h"; empty: never.
 	ExpireAfter string `json:"expire_after,omitempty"`
+	// Isolation is how forks are kept apart from the app: IsolationNamespace, IsolationPorts, or empty: by namespaces where the kernel allows
+	// them, and else by ports.
+	Isolation string   `json:"isolation,omitempty"`
+	Ports     []string `json:"ports,omitempty"`  // with IsolationPorts: the variables that hold the app's ports
+	Dotenv    []string `json:"dotenv,omitempty"` // with IsolationPorts: files in the workspace whose lines set these variables
+}
+
+// DotenvLine is a line of a dotenv file that differs between a fork and its parent.
+type DotenvLine struct {
+	File     string `json:"file"` // relative to the workspace
+	Variable string `json:"variable"`
+	Was      string `json:"was,omitempty"` // the parent's line
+	Is       string `json:"is,omitempty"`  // the fork's
 }
 
 // ForkPort is a port of a fork's app: its number inside, and the address that leads to it from the host.
 type ForkPort struct {
-	Port    int    `json:"port"`
-	Address string `json:"address"`
+	Port     int    `json:"port"` // 0: not known
+	Address  string `json:"address"`
+	Variable string `json:"variable,omitempty"` // with IsolationPorts: the variable that holds the address's port
 }
 
-// IsolationNamespace is the isolation of forks whose processes have namespaces of their own.
-const IsolationNamespace = "namespace"
+// The isolations of forks.
+const (
+	IsolationNamespace = "namespace" // the fork's processes have namespaces of their own, and see the fork at its parent's path and ports
+	IsolationPorts     = "ports"     // they run on the host, in the fork's folder, and are told ports of their own
+)
 
 // ForkRequest asks for forks of an app.
 type ForkRequest struct {

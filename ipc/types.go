@@ -133,6 +133,8 @@ type Database struct {
 	// folder that is not the app's owner's.
 	DataDir string `json:"data_dir,omitempty"`
 	Unit    string `json:"unit,omitempty"`
+	// Env is the variable that tells the app where the database is. Forks with IsolationPorts have one of their own there.
+	Env string `json:"env,omitempty"`
 
 	// Results of the daemon; empty in a registration. Chosen is the mode that the daemon chose for mode auto, and Why has the
 	// reason in a few words.

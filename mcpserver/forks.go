@@ -53,13 +53,15 @@ type compareOut struct {
 
 // forkOut describes a fork to a model: where it can be edited, and where it answers.
 type forkOut struct {
-	Name     string           `json:"name"`
-	App      ipc.AppID        `json:"app_id"`
-	State    string           `json:"state"`
-	Folder   string           `json:"folder"`
-	Origin   ipc.CheckpointID `json:"origin"`
-	Ports    []ipc.ForkPort   `json:"ports"` // the app's own ports, and the addresses on the host that lead to them
-	Problems []string         `json:"problems,omitempty"`
+	Name      string           `json:"name"`
+	App       ipc.AppID        `json:"app_id"`
+	State     string           `json:"state"`
+	Folder    string           `json:"folder"`
+	Origin    ipc.CheckpointID `json:"origin"`
+	Isolation string           `json:"isolation"`
+	Ports     []ipc.ForkPort   `json:"ports"`           // the app's own ports, and the addresses on the host that lead to them
+	Notes     []string         `json:"notes,omitempty"` // what in the fork may lead to the app
+	Problems  []string         `json:"problems,omitempty"`
 }
 
 type dropOut struct {
@@ -133,7 +135,7 @@ func forksOf(app ipc.App, list ipc.ForkList) forksOut {
 	for _, f := range list.Forks {
 		out.Forks = append(out.Forks, forkOut{
 			Name: f.Fork.Name, App: f.ID, State: f.State, Folder: f.Workspace, Origin: f.Fork.Origin,
-			Ports: append([]ipc.ForkPort{}, f.Fork.Ports...), Problems: f.Problems,
+			Isolation: f.Fork.Isolation, Ports: append([]ipc.ForkPort{}, f.Fork.Ports...), Notes: f.Fork.Notes, Problems: f.Problems,
 		})
 	}
 	return out

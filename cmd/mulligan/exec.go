@@ -29,7 +29,8 @@ func newExec(c *cli) *cobra.Command {
 		Long: `Run a command inside of a fork of the app: with the fork's folder at the path of the app's
 workspace, and with the fork's ports and databases, whether or not the fork is started.
 It runs with the rights of the app's owner and without a network, in your environment and
-in your folder if that is in the fork's folder or the app's workspace.
+in your folder if that is in the fork's folder or the app's workspace. A fork with isolation
+ports has its own folder and the host's network, and its variables over those of yours.
 
 The exit code is the command's, or 128 and the number of the signal that ended it.`,
 		Example: "  mulligan exec 2 -- npm test\n  mulligan exec 2 -- psql shop -c 'SELECT count(*) FROM orders'",

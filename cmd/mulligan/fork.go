@@ -16,10 +16,14 @@ workspace, and have the app's port numbers to themselves, so the app needs no ch
 cannot reach what belongs to its parent. From the host, the fork answers at the address
 that is printed.
 
+Where the kernel lets mulligan make no namespaces, or fork.isolation of the app is ports, the
+fork runs on the host, in its own folder: it is told ports of its own by the variables in
+fork.ports, and what may lead it to its parent is said. See docs/how-to/forks.md.
+
 mulligan keep takes the app to the state of a fork; mulligan drop removes a fork.
 
 In a pipe, a line for each fork: name, app id, state, address or "-", folder, the checkpoint
-that it began with, time of its making.`
+that it began with, time of its making, isolation.`
 
 type forkCmd struct {
 	*cli

@@ -111,6 +111,7 @@ type daemonProcess struct {
 	cred   *syscall.Credential
 	env    []string
 	args   []string // besides the folder and the socket; "--user" if nil
+	wrap   []string // a command that starts the daemon in another way
 	cmd    *exec.Cmd
 	log    *syncBuffer
 	client *ipc.Client
@@ -169,8 +170,9 @@ func (d *daemonProcess) start() {
 	if args == nil {
 		args = []string{"--user"}
 	}
-	d.cmd = exec.Command(filepath.Join(bin, "mulligand"), append(args, "--log-level", "debug",
+	command := append(append(slices.Clone(d.wrap), filepath.Join(bin, "mulligand")), append(args, "--log-level", "debug",
 		"--state-dir", filepath.Join(d.dir, "state"), "--socket", d.socket)...)
+	d.cmd = exec.Command(command[0], command[1:]...)
 	d.cmd.Env = append(append(os.Environ(), "HOME="+d.dir), d.env...)
 	d.cmd.Stderr = d.log
 	d.cmd.SysProcAttr = &syscall.SysProcAttr{Credential: d.cred}

@@ -7,11 +7,19 @@ import (
 	"mulligan/ipc"
 )
 
-// WithoutSecrets returns the app without its passwords, for output, logs and the audit trail.
+// WithoutSecrets returns the app without its passwords and the values of its forks' variables, for output, logs and the audit trail.
 func WithoutSecrets(spec ipc.App) ipc.App {
 	spec.Databases = slices.Clone(spec.Databases)
 	for i := range spec.Databases {
 		spec.Databases[i].DSN = appfile.Redact(spec.Databases[i])
+	}
+	if f := spec.Fork; f != nil && (len(f.Env) > 0 || len(f.Dotenv) > 0) {
+		bare := *f
+		bare.Env, bare.Dotenv = nil, slices.Clone(f.Dotenv)
+		for i := range bare.Dotenv {
+			bare.Dotenv[i].Was, bare.Dotenv[i].Is = "", ""
+		}
+		spec.Fork = &bare
 	}
 	return spec
 }

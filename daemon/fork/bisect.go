@@ -90,7 +90,7 @@ func (b *bisection) check(ctx context.Context, req *ipc.BisectRequest) (err erro
 	if b.kinds, err = b.parent.Now.Load().ServerKinds(ctx); err != nil {
 		return err
 	}
-	first, err := b.describe(b.parent, store.Checkpoint{}, ipc.ForkRequest{}, b.kinds)
+	first, err := b.describe(ctx, b.parent, store.Checkpoint{}, ipc.ForkRequest{}, b.kinds)
 	if err == nil {
 		err = b.registry.CheckOwnServers(first)
 	}
@@ -189,7 +189,7 @@ func (b *bisection) fork(ctx context.Context, origin store.Checkpoint) (a *app.A
 		return nil, err
 	}
 	ctx = context.WithoutCancel(ctx) // a fork is made to its end
-	rec, err := b.describe(b.parent, origin, ipc.ForkRequest{Name: records.NewID("bisect-")}, b.kinds)
+	rec, err := b.describe(ctx, b.parent, origin, ipc.ForkRequest{Name: records.NewID("bisect-")}, b.kinds)
 	if err != nil {
 		return nil, err
 	}

@@ -67,7 +67,7 @@ func (s *Service) Fork(ctx context.Context, who ipc.Caller, ref string, req ipc.
 	if err != nil {
 		return list, errs.Wrap(errs.Failed, op, err)
 	}
-	first, err := s.describe(parent, store.Checkpoint{}, req, kinds)
+	first, err := s.describe(ctx, parent, store.Checkpoint{}, req, kinds)
 	if err == nil {
 		err = s.apps.CheckClaim(first)
 	}
@@ -170,7 +170,7 @@ func (s *Service) origin(ctx context.Context, who ipc.Caller, parent *app.App, r
 
 // make makes one fork.
 func (s *Service) make(ctx context.Context, who ipc.Caller, parent *app.App, origin store.Checkpoint, req ipc.ForkRequest, kinds map[string]string) (ipc.App, error) {
-	rec, err := s.describe(parent, origin, req, kinds)
+	rec, err := s.describe(ctx, parent, origin, req, kinds)
 	if err != nil {
 		return ipc.App{}, err
 	}
@@ -217,7 +217,8 @@ func (s *Service) restore(ctx context.Context, parent, a *app.App, origin store.
 	if err := s.seed(ctx, parent, a, cp); err != nil {
 		return err
 	}
-	start := !req.NoStart && a.Unit() != nil
+	onHost := a.Rec().Fork.Isolation == ipc.IsolationPorts
+	start := !req.NoStart && a.Unit() != nil && !onHost
 	rollback := ipc.RollbackRequest{Reason: "fork"}
 	if rollback.Without, err = s.apps.SeededLayers(a.Rec()); err != nil {
 		return err
@@ -235,6 +236,9 @@ func (s *Service) restore(ctx context.Context, parent, a *app.App, origin store.
 	// Its safety checkpoint is of an empty folder, where neither redo nor anybody else should go.
 	err = s.checkpoints.Delete(ctx, accounts.Self(), string(a.Rec().ID), res.SafetyCheckpoint.ID)
 	s.checkpoints.NoteBehind(ctx, a) // nothing is: what the rollback left as it was has the state of the origin
+	if err == nil && onHost {
+		err = s.settle(ctx, parent, a, cp, req)
+	}
 	return err
 }
 
@@ -342,7 +346,7 @@ func (s *Service) seedLayers(ctx context.Context, parent *app.App, rec store.App
 }
 
 // describe is the record of a fork to be made. kinds is what the servers of its databases must be like.
-func (s *Service) describe(parent *app.App, origin store.Checkpoint, req ipc.ForkRequest, kinds map[string]string) (store.App, error) {
+func (s *Service) describe(ctx context.Context, parent *app.App, origin store.Checkpoint, req ipc.ForkRequest, kinds map[string]string) (store.App, error) {
 	was := parent.Rec()
 	rec := was
 	rec.ID, rec.CreatedAt, rec.Rev = ipc.AppID(records.NewID("app-")), s.opt.Now().UTC(), 0
@@ -371,7 +375,14 @@ func (s *Service) describe(parent *app.App, origin store.Checkpoint, req ipc.For
 		rec.Databases[i].DataDir, rec.Databases[i].Unit, rec.Databases[i].Mode, rec.Databases[i].Chosen, rec.Databases[i].Why = "", "", "", "", ""
 	}
 	rec.Fork = &ipc.Fork{
-		Name: name, Parent: was.ID, Origin: origin.ID, Isolation: ipc.IsolationNamespace, ParentPath: was.Workspace, Servers: kinds, Making: true,
+		Name: name, Parent: was.ID, Origin: origin.ID, ParentPath: was.Workspace, Servers: kinds, Making: true,
+	}
+	if err := s.isolate(was, rec.Fork); err != nil {
+		return rec, err
+	}
+	if rec.Fork.Isolation == ipc.IsolationPorts {
+		rec.Fork.ParentPath = rec.Workspace
+		return rec, s.onHost(ctx, was, &rec)
 	}
 	if was.Unit != "" && !layer.StartsDomain(parent.Unit()) {
 		rec.Fork.ParentUnit = was.Unit
@@ -471,6 +482,13 @@ func (s *Service) KeepFork(ctx context.Context, who ipc.Caller, ref, name string
 		}
 	}
 	ctx = context.WithoutCancel(ctx)
+	if len(a.Rec().Fork.Dotenv) > 0 && !req.DryRun {
+		begin, err := s.lend(ctx, a)
+		defer s.beginAgain(a, begin)
+		if err != nil {
+			return res, errs.Wrap(errs.Failed, op, err)
+		}
+	}
 	made, err := s.checkpoints.Create(ctx, who, string(a.Rec().ID), ipc.CreateRequest{Notes: "kept"})
 	if err != nil {
 		return res, errs.Wrap(errs.Failed, op, err)
@@ -486,13 +504,7 @@ func (s *Service) KeepFork(ctx context.Context, who ipc.Caller, ref, name string
 	}
 	if len(seeded) > 0 && !req.DryRun {
 		begin, err := s.pause(ctx, a)
-		defer func() { // unless it is dropped
-			if _, e := s.apps.Find(accounts.Self(), string(a.Rec().ID)); e == nil {
-				if e := begin(); e != nil {
-					s.opt.Log.Error("a fork could not be started again", "app", a.Rec().Slug, "err", e)
-				}
-			}
-		}()
+		defer s.beginAgain(a, begin)
 		if err != nil {
 			return res, errs.Wrap(errs.Failed, op, err)
 		}
@@ -511,6 +523,9 @@ func (s *Service) KeepFork(ctx context.Context, who ipc.Caller, ref, name string
 		for _, name := range without {
 			res.Warnings = append(res.Warnings, fmt.Sprintf("%s: the app's cluster becomes the fork's as a whole, and what that changes is not listed.", name))
 		}
+		for _, l := range a.Rec().Fork.Dotenv {
+			res.Warnings = append(res.Warnings, fmt.Sprintf("%s: the line of %s becomes the app's own again, unlike what is listed.", l.File, l.Variable))
+		}
 		for of, id := range map[*app.App]ipc.CheckpointID{parent: cp.ID, a: made.ID} {
 			err = errs.Also(err, s.checkpoints.Delete(ctx, accounts.Self(), string(of.Rec().ID), id))
 		}
@@ -520,6 +535,16 @@ func (s *Service) KeepFork(ctx context.Context, who ipc.Caller, ref, name string
 		return res, err
 	}
 	return res, errs.Wrap(errs.Failed, op, s.drop(ctx, who, a))
+}
+
+// beginAgain starts what was stopped of a fork, unless the fork is dropped.
+func (s *Service) beginAgain(a *app.App, begin func() error) {
+	if _, err := s.apps.Find(accounts.Self(), string(a.Rec().ID)); err != nil {
+		return
+	}
+	if err := begin(); err != nil {
+		s.opt.Log.Error("a fork could not be started again", "app", a.Rec().Slug, "err", err)
+	}
 }
 
 // pause stops a fork and its database servers. begin starts again what ran.

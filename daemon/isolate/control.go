@@ -62,7 +62,7 @@ func (in *inside) exec(c *net.UnixConn) {
 		return
 	}
 	watch := make(chan syscall.WaitStatus, 1)
-	pid, err := in.start(command{Path: r.Args[0], Args: r.Args, Env: r.Env, Dir: r.Dir}, files, watch)
+	pid, err := in.start(command{Path: r.Args[0], Args: r.Args, Env: append(r.Env, in.plan.Override...), Dir: r.Dir}, files, watch)
 	if err != nil {
 		_ = json.NewEncoder(c).Encode(ipc.InsideAnswer{Problem: err.Error()}) // the client may be gone
 		return

@@ -17,7 +17,8 @@
 // Everything inside runs with no_new_privs: the owner of the app decides what lies at paths inside, so a set-user-ID program must
 // not believe what it reads there.
 //
-// The daemon needs root for this, or a kernel that lets users make user namespaces; [Probe] tells.
+// The daemon needs root for this, or a kernel that lets users make user namespaces; [Probe] tells. Where there are no namespaces, a
+// fork's further commands run on the host ([OnHost]).
 package isolate
 
 import (
@@ -82,6 +83,8 @@ type plan struct {
 	Path      string
 	Args, Env []string
 	Dir       string
+	// Override has variables of all further commands, over those that they bring.
+	Override []string
 }
 
 // The descriptors that an init starts with.
@@ -112,6 +115,8 @@ func Main() {
 		os.Exit(initMain())
 	case InsideName:
 		os.Exit(insideMain())
+	case hostName:
+		os.Exit(hostMain())
 	}
 	hasMain.Store(true)
 }
@@ -281,15 +286,18 @@ func listen(path string, owner privsep.User) (*os.File, error) {
 	return l.File()
 }
 
-// Probe returns nil if this kernel lets the daemon run forks for the owner, and otherwise the reason.
+// Probe returns nil if this kernel lets the daemon run forks for the owner, and otherwise the reason. It needs a folder for a moment,
+// in which it makes one of its own.
 func Probe(owner privsep.User, dir string) error {
+	dir, err := os.MkdirTemp(dir, "probe-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
 	cmd := &exec.Cmd{Path: "/bin/true", Args: []string{"true"}, Dir: "/"}
-	p := Place{Owner: owner, Control: filepath.Join(dir, "probe.sock")}
+	p := Place{Owner: owner, Control: filepath.Join(dir, "s")}
 	if err := p.Start(cmd, nil); err != nil {
 		return err
 	}
-	if err := cmd.Wait(); err != nil {
-		return err
-	}
-	return os.Remove(p.Control)
+	return cmd.Wait()
 }

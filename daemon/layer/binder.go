@@ -130,7 +130,12 @@ func (b *Binder) supervised(rec store.App) (systemd.Unit, error) {
 		return nil, err
 	}
 	cfg.Owner = acc.User()
-	if rec.Fork != nil {
+	switch {
+	case rec.Fork == nil:
+	case rec.Fork.Isolation == ipc.IsolationPorts:
+		h := hostUnit{b, rec, cfg.Owner}
+		cfg.Env, cfg.Launch = variables(rec), h.launch
+	default:
 		f := forkUnit{rec: rec, owner: cfg.Owner, state: b.StateDir(rec.ID)}
 		if f.servers, err = b.ownServers(rec); err != nil {
 			return nil, err

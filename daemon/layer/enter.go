@@ -30,16 +30,19 @@ func (b *Binder) Enter(ctx context.Context, rec store.App) (conn *net.UnixConn, 
 		}
 		return copiedUnit{m.Unit(rec.Unit), m, b, rec}.enter(ctx)
 	}
+	acc, err := b.AccountOf(rec)
+	if err != nil {
+		return nil, nil, err
+	}
 	state := b.StateDir(rec.ID)
+	if rec.Fork.Isolation == ipc.IsolationPorts {
+		return hostUnit{b, rec, acc.User()}.enter(state)
+	}
 	if len(rec.Run) > 0 {
 		conn, err = isolate.Dial(ControlSocket(state))
 		if errs.KindOf(err) != errs.Unavailable {
 			return conn, func() {}, err
 		}
-	}
-	acc, err := b.AccountOf(rec)
-	if err != nil {
-		return nil, nil, err
 	}
 	f := forkUnit{rec: rec, owner: acc.User(), state: state}
 	if f.servers, err = b.ownServers(rec); err != nil {
@@ -57,7 +60,9 @@ func (f forkUnit) idle() (conn *net.UnixConn, end func(), err error) {
 	}
 	control := filepath.Join(f.state, "run", records.NewID("exec-")+".sock")
 	cmd := &exec.Cmd{Path: "/bin/cat", Args: []string{"cat"}, Dir: f.rec.Fork.ParentPath, Stdin: held} // ends when the pipe is closed
-	f.rec.Fork.Ports, f.control = nil, control
+	bare := *f.rec.Fork                                                                                // the record is shared
+	bare.Ports = nil
+	f.rec.Fork, f.control = &bare, control
 	err = os.MkdirAll(filepath.Dir(control), 0o700)
 	if err == nil {
 		err = f.launch(cmd, nil)

@@ -40,7 +40,7 @@ func (b *Binder) copyOf(rec store.App) (c systemd.Copy, err error) {
 		Of: rec.Fork.ParentUnit, Name: rec.Unit, Description: "Fork " + rec.Slug, Folder: rec.Workspace, At: rec.Fork.ParentPath,
 	}
 	for _, p := range rec.Fork.Ports {
-		c.Ports = append(c.Ports, systemd.CopyPort(p))
+		c.Ports = append(c.Ports, systemd.CopyPort{Port: p.Port, Address: p.Address})
 	}
 	servers, err := b.ownServers(rec)
 	if err != nil {

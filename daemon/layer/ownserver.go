@@ -225,6 +225,10 @@ func (b *Binder) ownServers(rec store.App) (list []ownServer, err error) {
 		if !ok {
 			continue
 		}
+		if rec.Fork.Isolation == ipc.IsolationPorts {
+			return nil, errs.New(errs.Unsupported, "", "the database %s is on a server, and a fork without namespaces cannot have one of its own", db.Name).
+				WithHint("let forks have namespaces, or let the app use SQLite")
+		}
 		p := parentOf(rec, db)
 		s, err := how.server(p)
 		if err != nil {

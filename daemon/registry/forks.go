@@ -89,9 +89,15 @@ func (svc *Service) ForkMade(ctx context.Context, a *app.App) error {
 }
 
 func (svc *Service) markFork(ctx context.Context, a *app.App, making bool) error {
+	return svc.ChangeFork(ctx, a, func(f *ipc.Fork) { f.Making = making })
+}
+
+// ChangeFork changes what the record says of a fork.
+func (svc *Service) ChangeFork(ctx context.Context, a *app.App, change func(*ipc.Fork)) error {
 	rec := a.Rec()
 	fork := *rec.Fork
-	fork.Making, rec.Fork = making, &fork
+	rec.Fork = &fork
+	change(&fork)
 	rec.Rev++
 	if err := svc.store.PutApp(ctx, rec); err != nil {
 		return err

@@ -78,11 +78,8 @@ var setters = map[string]func(app *ipc.App, change *ipc.AppChange, value string)
 	}),
 	"fork.expose": forkKey(func(f *ipc.Forking, v string) error {
 		f.Expose = nil
-		for word := range strings.SplitSeq(v, ",") {
-			if v == "" {
-				break
-			}
-			port, err := strconv.Atoi(strings.TrimSpace(word))
+		for _, word := range words(v) {
+			port, err := strconv.Atoi(word)
 			if err != nil {
 				return err
 			}
@@ -90,11 +87,33 @@ var setters = map[string]func(app *ipc.App, change *ipc.AppChange, value string)
 		}
 		return nil
 	}),
+	"fork.isolation": forkKey(func(f *ipc.Forking, v string) error {
+		f.Isolation = v
+		return nil
+	}),
+	"fork.ports": forkKey(func(f *ipc.Forking, v string) error {
+		f.Ports = words(v)
+		return nil
+	}),
+	"fork.dotenv": forkKey(func(f *ipc.Forking, v string) error {
+		f.Dotenv = words(v)
+		return nil
+	}),
 	"fork.expire_after": forkKey(func(f *ipc.Forking, v string) error {
 		f.ExpireAfter = v
 		return nil
 	}),
 	"database": setDatabase,
+	"database.env": func(app *ipc.App, change *ipc.AppChange, v string) error {
+		name, variable, _ := strings.Cut(v, ":")
+		at := slices.IndexFunc(app.Databases, func(d ipc.Database) bool { return d.Name == name })
+		if at < 0 {
+			return errs.New(errs.NotFound, "app set", "the app has no database %q", name).WithHint("write database.env=NAME:VARIABLE; mulligan app show lists the databases")
+		}
+		app.Databases[at].Env = variable
+		change.Databases = &app.Databases
+		return nil
+	},
 }
 
 // ownQuotes lists the keys whose setters handle quotation marks themselves.
@@ -119,6 +138,17 @@ func Set(app *ipc.App, change *ipc.AppChange, pair string) error {
 		return errs.New(errs.Invalid, op, "%q is not a value for %s", value, key).WithHint("see `mulligan app set --help`")
 	}
 	return err
+}
+
+// words splits a list at its commas.
+func words(v string) (list []string) {
+	if v == "" {
+		return nil
+	}
+	for word := range strings.SplitSeq(v, ",") {
+		list = append(list, strings.TrimSpace(word))
+	}
+	return list
 }
 
 // textKey returns a setter that puts the value into a field of the change.
@@ -173,6 +203,7 @@ func setDatabase(app *ipc.App, change *ipc.AppChange, spec string) error {
 	if at < 0 {
 		app.Databases = append(app.Databases, db)
 	} else {
+		db.Env = app.Databases[at].Env
 		app.Databases[at] = db
 	}
 	return nil

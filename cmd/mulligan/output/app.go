@@ -49,6 +49,11 @@ func (p *Printer) AppFields(a ipc.App) [][2]string {
 	for _, db := range a.Databases {
 		add("database", strings.Join(nonEmpty(db.Name, db.Driver, appfile.Redact(db), db.Mode, db.DataDir, db.Unit), " "))
 	}
+	for _, db := range a.Databases {
+		if db.Env != "" {
+			add("database.env", db.Name+":"+db.Env)
+		}
+	}
 	r := a.Retention
 	all = append(all,
 		[2]string{"retention.keep_last", strconv.Itoa(r.KeepLast)},
@@ -62,6 +67,9 @@ func (p *Printer) AppFields(a ipc.App) [][2]string {
 	for _, port := range a.Forking.Expose {
 		add("fork.expose", strconv.Itoa(port))
 	}
+	add("fork.isolation", nonEmpty(a.Forking.Isolation)...)
+	add("fork.ports", a.Forking.Ports...)
+	add("fork.dotenv", a.Forking.Dotenv...)
 	add("fork.expire_after", nonEmpty(a.Forking.ExpireAfter)...)
 	all = append(all,
 		[2]string{"created_at", p.Time(a.CreatedAt)},
@@ -71,6 +79,10 @@ func (p *Printer) AppFields(a ipc.App) [][2]string {
 		add("gap", DescribeGap(g))
 	}
 	add("note", a.Notes...)
+	if a.Fork != nil {
+		add("isolation", a.Fork.Isolation)
+		add("note", a.Fork.Notes...)
+	}
 	add("problem", a.Problems...)
 	return all
 }

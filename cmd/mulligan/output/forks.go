@@ -18,7 +18,10 @@ func (p *Printer) PrintForks(list ipc.ForkList) error {
 		var addresses []string
 		for _, port := range a.Fork.Ports {
 			address := port.Address
-			if p.Terminal && len(a.Fork.Ports) > 1 {
+			switch {
+			case p.Terminal && port.Variable != "":
+				address = port.Variable + "=" + address
+			case p.Terminal && len(a.Fork.Ports) > 1:
 				address = fmt.Sprintf("%s=%d", address, port.Port)
 			}
 			addresses = append(addresses, address)
@@ -27,9 +30,17 @@ func (p *Printer) PrintForks(list ipc.ForkList) error {
 		if address == "" {
 			address = "-"
 		}
-		rows = append(rows, []string{p.Text(a.Fork.Name), p.Text(string(a.ID)), p.Text(a.State), p.Text(address), p.Text(a.Workspace), p.Text(string(a.Fork.Origin)), p.Time(a.CreatedAt)})
+		rows = append(rows, []string{p.Text(a.Fork.Name), p.Text(string(a.ID)), p.Text(a.State), p.Text(address), p.Text(a.Workspace), p.Text(string(a.Fork.Origin)), p.Time(a.CreatedAt), p.Text(a.Fork.Isolation)})
 	}
-	p.Table([]string{"FORK", "APP", "STATE", "ADDRESS", "FOLDER", "ORIGIN", "MADE"}, rows)
+	p.Table([]string{"FORK", "APP", "STATE", "ADDRESS", "FOLDER", "ORIGIN", "MADE", "ISOLATION"}, rows)
+	if !p.Terminal {
+		return nil
+	}
+	for _, a := range list.Forks {
+		for _, note := range a.Fork.Notes {
+			p.Printf("fork %s: %s\n", Escape(a.Fork.Name), Escape(note))
+		}
+	}
 	return nil
 }
 
