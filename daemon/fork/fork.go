@@ -194,13 +194,7 @@ func (s *Service) fill(ctx context.Context, parent, a *app.App, origin store.Che
 		return err
 	}
 	if a.Rec().Domain != "" && !req.NoStart { // a rollback that leaves the disks alone leaves the domain alone
-		release, err := s.apps.AcquireBrief(ctx, a, "fork")
-		if err != nil {
-			return err
-		}
-		err = s.apps.StartUnit(ctx, a)
-		release()
-		if err != nil {
+		if err := s.startFork(ctx, a); err != nil {
 			return err
 		}
 	}
