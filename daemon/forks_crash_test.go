@@ -3,6 +3,7 @@ package daemon_test
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/url"
 	"os"
 	"os/exec"
@@ -23,11 +24,12 @@ type forkRound struct {
 	*round
 	forked  string // the fork's state when the victim began; "": there was no fork
 	cluster string // the data folder of the app's PostgreSQL cluster, if it has one
+	ports   bool   // its forks run on the host
 	redis   bool   // the app has a Redis server, whose key word is "zero"
 }
 
 // newForkRound makes an app of a kind: "command", "unit", or a command with a server: "redis", or "cluster" for a PostgreSQL cluster whose
-// files the daemon manages.
+// files the daemon manages, or "ports" for forks on the host.
 func newForkRound(t *testing.T, kind string) *forkRound {
 	t.Helper()
 	dir, err := os.MkdirTemp("/var/tmp", "mt")
@@ -54,11 +56,36 @@ func newForkRound(t *testing.T, kind string) *forkRound {
 	} else {
 		app.Run = []string{"sh", "-c", "echo up; exec sleep 100000"}
 	}
+	if kind == "ports" {
+		app.Forking = ipc.Forking{Isolation: ipc.IsolationPorts, Ports: []string{"PORT"}, Dotenv: []string{".env"}}
+		check(t, os.WriteFile(filepath.Join(w.ws(), ".env"), []byte(parentsEnv), 0o600))
+	}
 	d := w.open(t)
 	_, err = d.AddApp(t.Context(), root, app)
 	check(t, err)
 	w.close(t, d)
-	return &forkRound{round: newRound(t, w), redis: kind == "redis", cluster: app.Databases[len(app.Databases)-1].DataDir}
+	return &forkRound{round: newRound(t, w), ports: kind == "ports", redis: kind == "redis", cluster: app.Databases[len(app.Databases)-1].DataDir}
+}
+
+// parentsEnv is the .env of an app whose forks run on the host.
+const parentsEnv = "SECRET=x\nPORT=4711\n"
+
+// checkEnv checks that the app has its own .env, and a fork that runs has the fork's.
+func (r *forkRound) checkEnv(t *testing.T, forks []ipc.App) {
+	t.Helper()
+	want := map[string]string{r.ws(): parentsEnv}
+	for _, f := range forks {
+		_, port, err := net.SplitHostPort(f.Fork.Ports[0].Address)
+		check(t, err)
+		if f.State == "running" {
+			want[f.Workspace] = strings.Replace(parentsEnv, "4711", port, 1)
+		}
+	}
+	for ws, text := range want {
+		if got, err := os.ReadFile(filepath.Join(ws, ".env")); err != nil || string(got) != text {
+			t.Fatalf("in %s, .env is %q, %v, want %q", ws, got, err, text)
+		}
+	}
 }
 
 // startRedis starts a Redis server that ends with the test, and returns its socket.
@@ -137,6 +164,9 @@ func (r *forkRound) checkFork(t *testing.T, what string) {
 	r.tally[map[bool]string{true: "back", false: "forward"}[word == r.before]]++
 	list, err := d.Forks(t.Context(), root, "shop")
 	check(t, err)
+	if r.ports {
+		r.checkEnv(t, list.Forks)
+	}
 	if len(list.Forks) == 0 {
 		r.tally["no fork"]++
 		r.nothingLeft(t, d)
@@ -201,7 +231,7 @@ func (r *forkRound) nothingLeft(t *testing.T, d *daemon.Daemon) {
 func TestForkKilledAtEveryStep(t *testing.T) {
 	t.Parallel()
 	testkit.Need(t, "root")
-	kinds := []string{"command", "unit", "redis", "cluster"}
+	kinds := []string{"command", "unit", "redis", "cluster", "ports"}
 	for _, i := range testkit.Sample(t, "kinds of apps", len(kinds), 1) {
 		t.Run(kinds[i], func(t *testing.T) { killForks(t, newForkRound(t, kinds[i])) })
 	}

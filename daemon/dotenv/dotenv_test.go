@@ -93,7 +93,9 @@ func TestReplace(t *testing.T) {
 		"link":   func(path string) error { return os.Symlink(outside, path) },
 		"fifo":   func(path string) error { return unix.Mkfifo(path, 0o600) },
 		"folder": func(path string) error { return os.Mkdir(path, 0o700) },
-		"large":  func(path string) error { return os.WriteFile(path, []byte("PORT=1\n"+strings.Repeat("#", maxFile)), 0o600) },
+		"large": func(path string) error {
+			return os.WriteFile(path, []byte("PORT=1\n"+strings.Repeat("#", maxFile)), 0o600)
+		},
 	} {
 		check(make(filepath.Join(ws, name)))
 		bad := []ipc.DotenvLine{{File: name, Variable: "PORT", Was: "PORT=1", Is: "PORT=2"}}
