@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"net"
 	"net/url"
 	"os"
 	"os/exec"
@@ -27,12 +28,13 @@ type forkRound struct {
 	*round
 	forked  string // the fork's state when the victim began; "": there was no fork
 	cluster string // the data folder of the app's PostgreSQL cluster, if it has one
+	ports   bool   // its forks run on the host
 	redis   bool   // the app has a Redis server, whose key word is "zero"
 	guest   *guestOfApp
 }
 
 // newForkRound makes an app of a kind: "command", "unit", or a command with a server: "redis", or "cluster" for a PostgreSQL cluster whose
-// files the daemon manages; or a command with a domain: "guest".
+// files the daemon manages; or a command with a domain: "guest"; or "ports" for forks on the host.
 func newForkRound(t *testing.T, kind string) *forkRound {
 	t.Helper()
 	dir, err := os.MkdirTemp("/var/tmp", "mt")
@@ -65,11 +67,15 @@ func newForkRound(t *testing.T, kind string) *forkRound {
 		app.Domain, app.URI, app.Shutdown = g.Name, g.host.URI, "destroy"
 		g.write(t, g.Name, "zero")
 	}
+	if kind == "ports" {
+		app.Forking = ipc.Forking{Isolation: ipc.IsolationPorts, Ports: []string{"PORT"}, Dotenv: []string{".env"}}
+		check(t, os.WriteFile(filepath.Join(w.ws(), ".env"), []byte(parentsEnv), 0o600))
+	}
 	d := w.open(t)
 	_, err = d.AddApp(t.Context(), root, app)
 	check(t, err)
 	w.close(t, d)
-	return &forkRound{round: newRound(t, w), redis: kind == "redis", cluster: app.Databases[len(app.Databases)-1].DataDir, guest: g}
+	return &forkRound{round: newRound(t, w), ports: kind == "ports", redis: kind == "redis", cluster: app.Databases[len(app.Databases)-1].DataDir, guest: g}
 }
 
 // guestOfApp is a domain that is off, as is each fork of it when its disk is written to or read.
@@ -129,6 +135,27 @@ func (g *guestOfApp) has(t *testing.T, domain, word string) bool {
 		t.Fatalf("qemu-io: %v: %s", err, out)
 	}
 	return false
+}
+
+// parentsEnv is the .env of an app whose forks run on the host.
+const parentsEnv = "SECRET=x\nPORT=4711\n"
+
+// checkEnv checks that the app has its own .env, and a fork that runs has the fork's.
+func (r *forkRound) checkEnv(t *testing.T, forks []ipc.App) {
+	t.Helper()
+	want := map[string]string{r.ws(): parentsEnv}
+	for _, f := range forks {
+		_, port, err := net.SplitHostPort(f.Fork.Ports[0].Address)
+		check(t, err)
+		if f.State == "running" {
+			want[f.Workspace] = strings.Replace(parentsEnv, "4711", port, 1)
+		}
+	}
+	for ws, text := range want {
+		if got, err := os.ReadFile(filepath.Join(ws, ".env")); err != nil || string(got) != text {
+			t.Fatalf("in %s, .env is %q, %v, want %q", ws, got, err, text)
+		}
+	}
 }
 
 // startRedis starts a Redis server that ends with the test, and returns its socket.
@@ -232,6 +259,9 @@ func (r *forkRound) checkFork(t *testing.T, what string) {
 		d.Expire(t.Context(), time.Now())
 		return false
 	})
+	if r.ports {
+		r.checkEnv(t, list.Forks)
+	}
 	if len(list.Forks) == 0 {
 		r.tally["no fork"]++
 		r.nothingLeft(t, d)
@@ -308,7 +338,7 @@ func (r *forkRound) nothingLeft(t *testing.T, d *daemon.Daemon) {
 func TestForkKilledAtEveryStep(t *testing.T) {
 	t.Parallel()
 	testkit.Need(t, "root")
-	kinds := []string{"command", "unit", "redis", "cluster", "guest"}
+	kinds := []string{"command", "unit", "redis", "cluster", "guest", "ports"}
 	for _, i := range testkit.Sample(t, "kinds of apps", len(kinds), 1) {
 		t.Run(kinds[i], func(t *testing.T) { killForks(t, newForkRound(t, kinds[i])) })
 	}

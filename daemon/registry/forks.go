@@ -263,6 +263,9 @@ func (svc *Service) FinishForks(ctx context.Context, who ipc.Caller) {
 			if err := svc.writeCopy(ctx, a); err != nil {
 				svc.opt.Log.Error("the unit of a fork could not be written", "app", a.Rec().Slug, "err", err)
 			}
+			if err := svc.startLent(ctx, a); err != nil {
+				svc.opt.Log.Error("a fork that was stopped to be kept could not be started", "app", a.Rec().Slug, "err", err)
+			}
 			continue
 		}
 		if err := svc.RemoveFork(ctx, who, a); err != nil {
@@ -272,4 +275,20 @@ func (svc *Service) FinishForks(ctx context.Context, who ipc.Caller) {
 		}
 		a.AddRecovery("a fork that was cut short was dropped")
 	}
+}
+
+// startLent starts a fork that was stopped to be kept, which a crash cut short. With its start it gets its own dotenv lines back.
+func (svc *Service) startLent(ctx context.Context, a *app.App) error {
+	if !a.Rec().Fork.Lent {
+		return nil
+	}
+	release, err := svc.apps.AcquireBrief(ctx, a, "start fork")
+	if err != nil {
+		return err
+	}
+	defer release()
+	if err := svc.apps.StartUnit(ctx, a); err != nil {
+		return err
+	}
+	return svc.ChangeFork(ctx, a, func(f *ipc.Fork) { f.Lent = false })
 }
