@@ -14,7 +14,7 @@ func kills() int {
 	if testkit.Long() {
 		return 40
 	}
-	return 7
+	return 4
 }
 
 // killDuring runs f, kills the daemon after some time, and starts it again. It reports

@@ -324,8 +324,8 @@ func (o *oracle) fit(now, to things, left map[string]string) {
 	}
 }
 
-// TestRevertInAConversation reverts each single call of the conversation, and a third of
-// the 78 ranges of its messages, another third in the next run,, and compares all that is
+// TestRevertInAConversation reverts each single call of the conversation, and six of
+// the 78 ranges of its messages, others in the next run, and compares all that is
 // in the workspace with the test's own record.
 func TestRevertInAConversation(t *testing.T) {
 	a, h := newHooked(t, "claude-code")
@@ -350,7 +350,7 @@ func TestRevertInAConversation(t *testing.T) {
 			all = append(all, [2]int{i, j})
 		}
 	}
-	ranges := testkit.Sample(t, "ranges", len(all), len(all)/3)
+	ranges := testkit.Sample(t, "ranges", len(all), len(all)/13)
 	for _, k := range ranges {
 		from, to := all[k][0], all[k][1]
 		in := messages[from : to+1]
@@ -571,7 +571,7 @@ func TestKillInRevert(t *testing.T) {
 	after := look(t, a.ws)
 	undo("undisturbed")
 	forward := 0
-	m := testkit.NewMoments(t, takes, 12)
+	m := testkit.NewMoments(t, takes, kills())
 	for m.Next() {
 		at := m.After()
 		m.Hit(killDuring(a.d, at, func() error {
