@@ -50,6 +50,7 @@ func (a *testApp) sound(t *testing.T) (word string) {
 }
 
 func TestKillInCreate(t *testing.T) {
+	t.Parallel()
 	d := startDaemon(t)
 	a := newApp(t, d, 3000)
 	began := time.Now()
@@ -77,6 +78,7 @@ func TestKillInCreate(t *testing.T) {
 }
 
 func TestKillInRollback(t *testing.T) {
+	t.Parallel()
 	d := startDaemon(t)
 	a := newApp(t, d, 3000)
 	a.set(t, "good")

@@ -328,6 +328,7 @@ func (o *oracle) fit(now, to things, left map[string]string) {
 // the 78 ranges of its messages, others in the next run, and compares all that is
 // in the workspace with the test's own record.
 func TestRevertInAConversation(t *testing.T) {
+	t.Parallel()
 	a, h := newHooked(t, "claude-code")
 	shell(t, a.ws, lay)
 	o := &oracle{t: t, dir: t.TempDir()}
@@ -550,6 +551,7 @@ func (o *oracle) commandLine(a *testApp, now things, turns map[string]string) {
 
 // TestKillInRevert kills the daemon at random moments of a revert.
 func TestKillInRevert(t *testing.T) {
+	t.Parallel()
 	a, h := newHooked(t, "claude-code")
 	shell(t, a.ws, lay)
 	h.run(h.claude("UserPromptSubmit", `,"prompt":"go"`))
@@ -599,6 +601,7 @@ func TestKillInRevert(t *testing.T) {
 // TestSessionsSideBySide has two sessions of an agent work at once: a rollback for one
 // of them says that it would take the other's work along, and does it when told to.
 func TestSessionsSideBySide(t *testing.T) {
+	t.Parallel()
 	a, h := newHooked(t, "claude-code")
 	tell := func(session, event, more string) {
 		h.run(strings.Replace(h.claude(event, more), `"session_id":"s1"`, fmt.Sprintf(`"session_id":%q`, session), 1))
