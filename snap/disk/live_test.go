@@ -342,11 +342,11 @@ func TestDeleteWhileTheGuestWrites(t *testing.T) {
 	v := newVM(t, disktest.GuestOptions{Disks: 2})
 	state := t.TempDir()
 	d := v.driver(t, state, func(c *Config) { c.Depth = 8 })
-	n := atLeast(16, 64)
-	d.maxLive = min(n, 24)
+	d.maxLive = 24
 	v.boot(t)
 	v.Do(t, "sh (while :; do dd if=/dev/urandom of=/a/noise bs=64k count=16 conv=notrunc,fsync; usleep 200000; done) >/dev/null 2>&1 &")
 	const kept = 4
+	n := atLeast(24, 64)
 	wrote := map[snap.SnapshotID]string{}
 	var all []snap.SnapshotID
 	random := testkit.Rand(t)
