@@ -394,7 +394,7 @@ func TestKillAtAnyMoment(t *testing.T) {
 		moments = 50
 	}
 	r := newRound(t, newWorld(t, pgtest.Start(t, pgtest.Options{Dir: quickDir(t)})))
-	for _, i := range testkit.Sample(t, "operations", len(operations), 2) {
+	for _, i := range testkit.Sample(t, "operations", len(operations), 1) {
 		do := operations[i]
 		r.prepare(t, do)
 		_, takes, _ := r.victim(t, 0, 0)

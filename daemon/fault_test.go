@@ -355,7 +355,7 @@ func (o *ordeal) restart(t *testing.T) {
 func TestFaultAtEveryStep(t *testing.T) {
 	t.Parallel()
 	o := newOrdeal(t)
-	for _, i := range testkit.Sample(t, "operations", len(operations), 2) {
+	for _, i := range testkit.Sample(t, "operations", len(operations), 1) {
 		do := operations[i]
 		t.Run(do, func(t *testing.T) {
 			clear(o.tally)
@@ -418,7 +418,7 @@ func kindsOf(names []string) (list []string) {
 func TestFaultOfEverySystemCall(t *testing.T) {
 	t.Parallel()
 	o := newOrdeal(t)
-	for _, i := range testkit.Sample(t, "operations", len(operations), 2) {
+	for _, i := range testkit.Sample(t, "operations", len(operations), 1) {
 		do := operations[i]
 		t.Run(do, func(t *testing.T) {
 			clear(o.tally)

@@ -345,7 +345,9 @@ func TestForkKilledAtEveryStep(t *testing.T) {
 }
 
 func killForks(t *testing.T, r *forkRound) {
-	for _, do := range []string{"fork", "keep", "drop", "bisect"} {
+	deeds := []string{"fork", "keep", "drop", "bisect"}
+	for _, i := range testkit.Sample(t, "operations", len(deeds), 2) {
+		do := deeds[i]
 		t.Run(do, func(t *testing.T) {
 			clear(r.tally)
 			r.prepareFork(t, do)

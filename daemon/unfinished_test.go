@@ -35,7 +35,7 @@ func (w world) becomesWhole(t *testing.T, d *daemon.Daemon) {
 // the server is up 30 seconds after the daemon: "-parallel 10" has them wait together.
 func TestServerUpAfterTheDaemon(t *testing.T) {
 	t.Parallel()
-	apps, rounds, late := 1, 2, time.Duration(0)
+	apps, rounds, late := 1, 1, time.Duration(0)
 	if long() {
 		apps, rounds, late = 10, 10, 30*time.Second
 	}

@@ -28,6 +28,8 @@ var units = map[string]int64{
 // The figures that pages state are those that the code has.
 func TestFigures(t *testing.T) {
 	constants := map[string]map[string]constant.Value{}
+	fset := token.NewFileSet()
+	standard := importer.ForCompiler(fset, "source", nil) // one for all: it keeps what it has read
 	seen := 0
 	err := filepath.WalkDir("..", func(page string, e fs.DirEntry, err error) error {
 		if err != nil || filepath.Ext(page) != ".md" {
@@ -41,7 +43,7 @@ func TestFigures(t *testing.T) {
 			seen++
 			dir := filepath.Join(filepath.Dir(page), strings.TrimSuffix(m[3], "."))
 			if constants[dir] == nil {
-				constants[dir] = constantsOf(t, dir)
+				constants[dir] = constantsOf(t, dir, fset, standard)
 			}
 			value, ok := constants[dir][m[4]]
 			if !ok {
@@ -61,13 +63,12 @@ func TestFigures(t *testing.T) {
 }
 
 // constantsOf gives the numbers among the constants of the package in a folder, those within functions too.
-func constantsOf(t *testing.T, dir string) map[string]constant.Value {
+func constantsOf(t *testing.T, dir string, fset *token.FileSet, standard types.Importer) map[string]constant.Value {
 	t.Helper()
 	paths, err := filepath.Glob(dir + "/*.go")
 	if err != nil || len(paths) == 0 {
 		t.Fatalf("%s: no package, %v", dir, err)
 	}
-	fset := token.NewFileSet()
 	var files []*ast.File
 	for _, path := range paths {
 		if strings.HasSuffix(path, "_test.go") {
@@ -81,7 +82,6 @@ func constantsOf(t *testing.T, dir string) map[string]constant.Value {
 	}
 	values := map[string]constant.Value{}
 	info := types.Info{Defs: map[*ast.Ident]types.Object{}}
-	standard := importer.ForCompiler(fset, "source", nil)
 	conf := types.Config{
 		Error: func(error) {}, // what others declare is not looked at
 		Importer: importerFunc(func(path string) (*types.Package, error) {

@@ -22,7 +22,7 @@ func forkingClient(t *testing.T) *client {
 	t.Helper()
 	c := newClient(t, 20)
 	c.offline = false // the stand-in for the model is on the host's loopback
-	if err := copySelf(filepath.Join(c.app.ws, "app")); err != nil {
+	if err := copyApp(filepath.Join(c.app.ws, "app")); err != nil {
 		t.Fatal(err)
 	}
 	c.app.write(t, "page.html", "broken\n")

@@ -62,7 +62,7 @@ func TestBisect(t *testing.T) {
 	t.Parallel()
 	testkit.Need(t, "root")
 	d := startDaemon(t)
-	last, rounds := 23, 2
+	last, rounds := 23, 1
 	if testkit.Long() {
 		last, rounds = 63, 20
 	}

@@ -112,6 +112,7 @@ func (c *client) lists(agent, connected, name string, args ...string) {
 
 // TestGemini has the real Gemini CLI list its servers.
 func TestGemini(t *testing.T) {
+	t.Parallel()
 	modules := fromNPM(t, "gemini", 280)
 	c := newClient(t, 5)
 	c.write(".gemini/trustedFolders.json", `{"`+c.app.ws+`":"TRUST_FOLDER"}`)
@@ -121,6 +122,7 @@ func TestGemini(t *testing.T) {
 
 // TestOpenCode has the real OpenCode list its servers.
 func TestOpenCode(t *testing.T) {
+	t.Parallel()
 	modules := fromNPM(t, "opencode", 180)
 	c := newClient(t, 5)
 	// It asks npm for a package that plugins may use, in vain here.

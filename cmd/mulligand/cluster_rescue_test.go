@@ -71,7 +71,7 @@ func TestRescueAfterRestart(t *testing.T) {
 		name   string
 		breaks func(*victim)
 	}{{"deleted", folderDeleted}, {"deleted under the server", folderDeletedUnder}, {"emptied", folderEmptied}}
-	for _, i := range testkit.Sample(t, "apps and ways to break them", len(clusterVictims)*len(ways), 2) {
+	for _, i := range testkit.Sample(t, "apps and ways to break them", len(clusterVictims)*len(ways), 1) {
 		name, way := clusterVictimNames[i/len(ways)], ways[i%len(ways)]
 		t.Run(name+", "+way.name, func(t *testing.T) {
 			t.Parallel()

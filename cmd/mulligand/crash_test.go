@@ -14,7 +14,7 @@ func kills() int {
 	if testkit.Long() {
 		return 40
 	}
-	return 7
+	return 4
 }
 
 // killDuring runs f, kills the daemon after some time, and starts it again. It reports
@@ -50,6 +50,7 @@ func (a *testApp) sound(t *testing.T) (word string) {
 }
 
 func TestKillInCreate(t *testing.T) {
+	t.Parallel()
 	d := startDaemon(t)
 	a := newApp(t, d, 3000)
 	began := time.Now()
@@ -77,6 +78,7 @@ func TestKillInCreate(t *testing.T) {
 }
 
 func TestKillInRollback(t *testing.T) {
+	t.Parallel()
 	d := startDaemon(t)
 	a := newApp(t, d, 3000)
 	a.set(t, "good")

@@ -111,6 +111,7 @@ func (d *daemonProcess) keepsSecret(t *testing.T, secret string) {
 // TestPostgres rolls a whole app, with files, SQLite and a Postgres database, back
 // over what agents do to databases, and forward into it again.
 func TestPostgres(t *testing.T) {
+	t.Parallel()
 	c := pgtest.Start(t, pgtest.Options{})
 	d := startDaemon(t)
 	a := newApp(t, d, 50)
@@ -136,6 +137,7 @@ func clusterUnit(t *testing.T, h *systemdtest.Host, c *pgtest.Cluster, name stri
 // TestPostgresPhysical does the same on a host with systemd, for a database whose
 // cluster the daemon manages: in care with one command, and out of it again.
 func TestPostgresPhysical(t *testing.T) {
+	t.Parallel()
 	c := pgtest.New(t, pgtest.Options{Settings: map[string]string{"wal_level": "replica"}})
 	h := systemdtest.Boot(t)
 	clusterUnit(t, h, c, "pg.service")
@@ -294,6 +296,7 @@ func postmaster(t *testing.T, c *pgtest.Cluster) string {
 // without a word of root's: at a daemon of the owner's own, or at the host's; the next run
 // takes the other.
 func TestPostgresOwned(t *testing.T) {
+	t.Parallel()
 	daemons := map[string]func(t *testing.T, cred *syscall.Credential) *daemonProcess{
 		"rootless": func(t *testing.T, cred *syscall.Credential) *daemonProcess {
 			d := newDaemon(t)

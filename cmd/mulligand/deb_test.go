@@ -16,6 +16,7 @@ import (
 // removed, purged. The host's own files stay as they are: the instance writes
 // into overlays.
 func TestPackage(t *testing.T) {
+	t.Parallel()
 	old, again, newer := buildDeb(t, "1.0.0"), buildDeb(t, "1.0.0"), buildDeb(t, "1.0.1") // some seconds each: Go's cache knows them
 	if a, b := read(t, old), read(t, again); !bytes.Equal(a, b) {
 		t.Errorf("two builds of one commit differ: %d and %d bytes", len(a), len(b))

@@ -39,6 +39,7 @@ func output(t testing.TB, input, program string, args ...string) string {
 
 // TestMariaDB rolls a whole app with a MariaDB database back and forward.
 func TestMariaDB(t *testing.T) {
+	t.Parallel()
 	testkit.Need(t, "mariadb")
 	dir := testkit.TempDir(t)
 	socket, data := filepath.Join(dir, "s"), filepath.Join(dir, "data")
@@ -78,6 +79,7 @@ func TestMariaDB(t *testing.T) {
 
 // TestRedis rolls a whole app with a Redis server back and forward.
 func TestRedis(t *testing.T) {
+	t.Parallel()
 	testkit.Need(t, "redis")
 	dir := t.TempDir()
 	_, port, err := net.SplitHostPort(freeAddr(t))

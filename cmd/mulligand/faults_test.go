@@ -66,6 +66,7 @@ func TestUnknownAndJunk(t *testing.T) {
 }
 
 func TestTwoRollbacksAtOnce(t *testing.T) {
+	t.Parallel()
 	d := startDaemon(t)
 	a := newApp(t, d, 3000)
 	cp := a.create()
@@ -101,6 +102,7 @@ func TestTwoRollbacksAtOnce(t *testing.T) {
 }
 
 func TestUnitThatWontStart(t *testing.T) {
+	t.Parallel()
 	d := startDaemon(t)
 	a := newApp(t, d, 10)
 	start := filepath.Join(a.ws, "start")
@@ -129,6 +131,7 @@ func TestUnitThatWontStart(t *testing.T) {
 }
 
 func TestDatabaseLocked(t *testing.T) {
+	t.Parallel()
 	d := startDaemon(t)
 	a := newApp(t, d, 10)
 	db := a.db(t)

@@ -208,7 +208,7 @@ func newForkable(t testing.TB, d *daemonProcess) forkable {
 	if err := os.Mkdir(a.ws, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := copySelf(filepath.Join(a.ws, "app")); err != nil {
+	if err := copyApp(filepath.Join(a.ws, "app")); err != nil {
 		t.Fatal(err)
 	}
 	a.set(t, "zero")

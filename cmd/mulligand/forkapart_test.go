@@ -44,7 +44,7 @@ func forksApart(t *testing.T, uid int) {
 	check(os.MkdirAll(filepath.Join(ws, "venv", "bin"), 0o755))
 	check(os.MkdirAll(filepath.Join(ws, "node_modules", ".bin"), 0o755))
 	check(os.MkdirAll(filepath.Join(ws, "node_modules", "tool"), 0o755))
-	check(copySelf(program))
+	check(copyApp(program))
 	shell(t, ws, `
 		cp /bin/sh venv/bin/python
 		printf '#!%s/venv/bin/python\necho venv of; cat %s/page.html\n' "$PWD" "$PWD" >venv/bin/tool

@@ -180,7 +180,7 @@ func benchBisect(b *testing.B) {
 	if err := os.Mkdir(ws, 0o755); err != nil {
 		b.Fatal(err)
 	}
-	if err := copySelf(filepath.Join(ws, "app")); err != nil {
+	if err := copyApp(filepath.Join(ws, "app")); err != nil {
 		b.Fatal(err)
 	}
 	shell(b, ws, `echo 0 >turn; for i in $(seq 2000); do echo $i >f$i; done`)

@@ -33,19 +33,8 @@ import (
 var bin string // the folder of the built programs
 
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == "serve-app" {
-		serveApp(os.Args[2:])
-		return
-	}
-	if len(os.Args) > 2 && os.Args[1] == "visit" {
-		fmt.Print(visit(context.Background(), os.Args[2]))
-		return
-	}
 	if len(os.Args) > 4 && os.Args[1] == "serve-shop" {
 		serveShop(os.Args[2], os.Args[3], os.Args[4])
-	}
-	if len(os.Args) > 4 && os.Args[1] == "serve-client" {
-		serveClient(os.Args[2], os.Args[3:])
 	}
 	if len(os.Args) > 1 && os.Args[1] == "signal-threads" {
 		signalThreads(os.Args[2:])
@@ -66,42 +55,38 @@ func testMain(m *testing.M) int {
 		return 1
 	}
 	bin = dir
-	for name, env := range map[string]string{"mulligan": "CGO_ENABLED=0", "mulligand": "CGO_ENABLED=1"} {
-		build := exec.Command("go", "build", "-tags", "libvirt_dlopen", "-o", filepath.Join(bin, name), "mulligan/cmd/"+name)
-		build.Env = append(os.Environ(), env)
-		if out, err := build.CombinedOutput(); err != nil {
+	for name, build := range map[string]struct{ env, pkg string }{
+		"mulligan": {"CGO_ENABLED=0", "mulligan/cmd/mulligan"}, "mulligand": {"CGO_ENABLED=1", "mulligan/cmd/mulligand"}, "app": {"CGO_ENABLED=0", "mulligan/cmd/mulligand/testapp"},
+	} {
+		cmd := exec.Command("go", "build", "-tags", "libvirt_dlopen", "-ldflags", "-s -w", "-o", filepath.Join(bin, name), build.pkg)
+		cmd.Env = append(os.Environ(), build.env)
+		if out, err := cmd.CombinedOutput(); err != nil {
 			fmt.Fprintf(os.Stderr, "build %s: %v\n%s", name, err, out)
 			return 1
 		}
 	}
-	if err := copySelf(filepath.Join(bin, "app")); err != nil {
+	self, err := os.Executable()
+	if err == nil {
+		err = copyProgram(self, filepath.Join(bin, "self"))
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
 	return m.Run()
 }
 
-// copySelf puts a copy of this program where every user may run it.
-func copySelf(to string) error {
-	self, err := os.Executable()
-	if err != nil {
-		return err
-	}
-	b, err := os.ReadFile(self)
+// copyProgram puts a copy of a program where every user may run it.
+func copyProgram(from, to string) error {
+	b, err := os.ReadFile(from)
 	if err != nil {
 		return err
 	}
 	return os.WriteFile(to, b, 0o755)
 }
 
-// serveApp is the app under test: it answers with the contents of a file of its
-// workspace, read anew each time.
-func serveApp(args []string) {
-	addr, page := args[0], args[1]
-	http.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) { http.ServeFile(w, r, page) })
-	fmt.Fprintln(os.Stderr, http.ListenAndServe(addr, nil))
-	os.Exit(1)
-}
+// copyApp puts the app's program (testapp) into a workspace.
+func copyApp(to string) error { return copyProgram(filepath.Join(bin, "app"), to) }
 
 // daemonProcess is a user daemon of the test's own.
 type daemonProcess struct {

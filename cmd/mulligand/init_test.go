@@ -18,6 +18,7 @@ import (
 // TestInit lets init find the databases of a real folder, start the real daemon and
 // protect them all: what it said is what a rollback brings back.
 func TestInit(t *testing.T) {
+	t.Parallel()
 	c := pgtest.Start(t, pgtest.Options{})
 	c.Psql(t, "postgres", `CREATE ROLE shopper LOGIN CREATEDB PASSWORD 'hunter2'; CREATE DATABASE shop OWNER shopper; CREATE DATABASE store OWNER shopper`)
 	for _, db := range []string{"shop", "store"} {

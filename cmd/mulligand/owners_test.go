@@ -99,7 +99,7 @@ func (d *daemonProcess) asStranger(args ...string) (said string, code int) {
 func TestStrangerCannotSignalTheDaemon(t *testing.T) {
 	d := hostDaemon(t)
 	dsns := setTraps(t, filepath.Join(d.dir, "traps")).dsns()
-	attack := exec.Command(filepath.Join(bin, "app"), "signal-threads", strconv.Itoa(d.cmd.Process.Pid))
+	attack := exec.Command(filepath.Join(bin, "self"), "signal-threads", strconv.Itoa(d.cmd.Process.Pid))
 	attack.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: stranger, Gid: stranger}}
 	end, err := attack.StdinPipe()
 	if err != nil {

@@ -28,6 +28,7 @@ const hostile = "<img src=x onerror=\"document.title='owned'\">\u202e.txt"
 // TestPage is a person at mulligan's page in a real Chromium: everything goes
 // through what can be seen and clicked.
 func TestPage(t *testing.T) {
+	t.Parallel()
 	d := startDaemon(t)
 	a := newApp(t, d, 100)
 	b := newBrowser(t)
@@ -159,6 +160,7 @@ func TestPageForks(t *testing.T) {
 
 // TestPageByKeyboard makes and takes back a change without a mouse.
 func TestPageByKeyboard(t *testing.T) {
+	t.Parallel()
 	d := startDaemon(t)
 	a := newApp(t, d, 20)
 	a.create()

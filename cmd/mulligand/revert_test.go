@@ -324,10 +324,11 @@ func (o *oracle) fit(now, to things, left map[string]string) {
 	}
 }
 
-// TestRevertInAConversation reverts each single call of the conversation, and a third of
-// the 78 ranges of its messages, another third in the next run,, and compares all that is
+// TestRevertInAConversation reverts each single call of the conversation, and six of
+// the 78 ranges of its messages, others in the next run, and compares all that is
 // in the workspace with the test's own record.
 func TestRevertInAConversation(t *testing.T) {
+	t.Parallel()
 	a, h := newHooked(t, "claude-code")
 	shell(t, a.ws, lay)
 	o := &oracle{t: t, dir: t.TempDir()}
@@ -350,7 +351,7 @@ func TestRevertInAConversation(t *testing.T) {
 			all = append(all, [2]int{i, j})
 		}
 	}
-	ranges := testkit.Sample(t, "ranges", len(all), len(all)/3)
+	ranges := testkit.Sample(t, "ranges", len(all), len(all)/13)
 	for _, k := range ranges {
 		from, to := all[k][0], all[k][1]
 		in := messages[from : to+1]
@@ -550,6 +551,7 @@ func (o *oracle) commandLine(a *testApp, now things, turns map[string]string) {
 
 // TestKillInRevert kills the daemon at random moments of a revert.
 func TestKillInRevert(t *testing.T) {
+	t.Parallel()
 	a, h := newHooked(t, "claude-code")
 	shell(t, a.ws, lay)
 	h.run(h.claude("UserPromptSubmit", `,"prompt":"go"`))
@@ -571,7 +573,7 @@ func TestKillInRevert(t *testing.T) {
 	after := look(t, a.ws)
 	undo("undisturbed")
 	forward := 0
-	m := testkit.NewMoments(t, takes, 12)
+	m := testkit.NewMoments(t, takes, kills())
 	for m.Next() {
 		at := m.After()
 		m.Hit(killDuring(a.d, at, func() error {
@@ -599,6 +601,7 @@ func TestKillInRevert(t *testing.T) {
 // TestSessionsSideBySide has two sessions of an agent work at once: a rollback for one
 // of them says that it would take the other's work along, and does it when told to.
 func TestSessionsSideBySide(t *testing.T) {
+	t.Parallel()
 	a, h := newHooked(t, "claude-code")
 	tell := func(session, event, more string) {
 		h.run(strings.Replace(h.claude(event, more), `"session_id":"s1"`, fmt.Sprintf(`"session_id":%q`, session), 1))

@@ -10,7 +10,8 @@ import (
 // TestScripts runs the client's scripts, which its own tests run against a
 // daemon in memory, against the real one.
 func TestScripts(t *testing.T) {
-	cmd := exec.Command("go", "test", "-count=1", "-run", "^TestScripts?$", "mulligan/cmd/mulligan")
+	t.Parallel()
+	cmd := exec.Command("go", "test", "-count=1", "-vet=off", "-run", "^TestScripts?$", "mulligan/cmd/mulligan")
 	cmd.Env = append(os.Environ(), "MULLIGAN_TEST_DAEMON="+filepath.Join(bin, "mulligand"))
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)

@@ -113,6 +113,7 @@ func (h *installed) until(what string, ok func() bool) {
 // TestService takes the units through a service's life: started by its socket,
 // started again in the middle of a rollback, killed, stopped.
 func TestService(t *testing.T) {
+	t.Parallel()
 	h := install(t)
 	if out, err := h.Exec("systemctl", "is-active", "mulligand.service"); err == nil {
 		t.Errorf("before anybody asked it is %s", out)
@@ -231,6 +232,7 @@ func TestExposure(t *testing.T) {
 // does what programs do on a host: the unit's restrictions take nothing of it
 // away. It outlives the daemon, and nothing that it says meanwhile is lost.
 func TestServiceRuns(t *testing.T) {
+	t.Parallel()
 	h := install(t)
 	h.status()
 	ws, err := os.MkdirTemp("/var/tmp", "mulligan-ws")
@@ -315,6 +317,7 @@ func (h *installed) journal() {
 
 // TestAppFiles changes the folder of app files of a running daemon.
 func TestAppFiles(t *testing.T) {
+	t.Parallel()
 	h := install(t)
 	h.status()
 	ws, err := os.MkdirTemp("/var/tmp", "mulligan-ws")
@@ -355,6 +358,7 @@ func TestAppFiles(t *testing.T) {
 // TestServiceForks has the installed daemon fork a command of its own and a unit of the host's, which have a fixed path and port: the
 // unit's restrictions keep neither from it. The forks outlive the daemon.
 func TestServiceForks(t *testing.T) {
+	t.Parallel()
 	testkit.Need(t, "python3")
 	h := install(t)
 	h.status()

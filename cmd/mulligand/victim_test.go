@@ -127,7 +127,7 @@ type victim struct {
 // plantShop writes the code of the app, in a git repository.
 func (v *victim) plantShop(dsn, without string) {
 	v.t.Helper()
-	script := fmt.Sprintf("#!/bin/sh\nexec %s serve-shop %s '%s' '%s'\n", filepath.Join(bin, "app"), v.addr, dsn, without)
+	script := fmt.Sprintf("#!/bin/sh\nexec %s serve-shop %s '%s' '%s'\n", filepath.Join(bin, "self"), v.addr, dsn, without)
 	v.write("serve.sh", script)
 	v.write("page.html", "zero\n")
 	for i := range 30 {

@@ -66,6 +66,7 @@ touch -d '2002-02-02' src/d5/f5.txt
 // TestWreck is the promise: whatever was there is there again, and whatever
 // was made of it can be had back too.
 func TestWreck(t *testing.T) {
+	t.Parallel()
 	testkit.Need(t, "root")
 	count, mb := "4000", "20"
 	if testkit.Long() {

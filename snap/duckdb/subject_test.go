@@ -22,7 +22,7 @@ import (
 
 func TestConformance(t *testing.T) {
 	c := newClient(t)
-	snaptest.Run(t, func(t *testing.T) snaptest.Subject { return newSubject(t, c) })
+	snaptest.RunSlow(t, func(t *testing.T) snaptest.Subject { return newSubject(t, c) })
 }
 
 // client is a process in which DuckDB runs.

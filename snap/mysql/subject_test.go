@@ -22,7 +22,7 @@ import (
 )
 
 func TestConformance(t *testing.T) {
-	snaptest.Run(t, func(t *testing.T) snaptest.Subject { return newSubject(t, sharedServer(t)) })
+	snaptest.RunSlow(t, func(t *testing.T) snaptest.Subject { return newSubject(t, sharedServer(t)) })
 }
 
 // Slow has the suite take fewer of its steps.

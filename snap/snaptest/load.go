@@ -44,7 +44,7 @@ func Write(transaction func(n int64) error) error {
 func RunUnderLoad(t *testing.T, s Writable) {
 	t.Helper()
 	h := newHarness(t, s)
-	captures := 6
+	captures := 4
 	if testkit.Long() {
 		captures = 12
 	}

@@ -46,6 +46,7 @@
 package snaptest
 
 import (
+	"slices"
 	"testing"
 
 	"mulligan/snap"
@@ -102,16 +103,22 @@ type Layered interface {
 }
 
 // Run runs all cases of the suite.
-func Run(t *testing.T, newSubject func(t *testing.T) Subject) {
+func Run(t *testing.T, newSubject func(t *testing.T) Subject) { run(t, cases, newSubject) }
+
+// RunSlow is Run for the driver of a server, whose steps take long: the round trip, the random sequence of all operations, and a
+// third of the other cases. The next run takes another third, and a long run takes all cases.
+func RunSlow(t *testing.T, newSubject func(t *testing.T) Subject) { run(t, slowCases(t), newSubject) }
+
+func run(t *testing.T, cases []testCase, newSubject func(t *testing.T) Subject) {
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) { c.run(newHarness(t, newSubject(t))) })
 	}
 }
 
-// RunReusing is Run for a Reusable.
+// RunReusing is RunSlow for a Reusable.
 func RunReusing(t *testing.T, newSubject func(t *testing.T) Reusable) {
 	var h *harness
-	for _, c := range cases {
+	for _, c := range slowCases(t) {
 		if h == nil {
 			h = newHarness(t, newSubject(t))
 		}
@@ -142,12 +149,37 @@ func RunVariants(t *testing.T, variants []string, newSubject func(t *testing.T, 
 	}
 }
 
-// cases are the suite. One that spoils leaves damage behind.
-var cases = []struct {
+// slowCases returns the cases that this run takes of a driver whose steps take long.
+func slowCases(t *testing.T) []testCase {
+	t.Helper()
+	always := func(c testCase) bool { return c.name == "RoundTrip" || c.name == "Machine" }
+	others := len(cases) - 2
+	turns := testkit.Sample(t, "other cases", others, (others+2)/3)
+	var taken []testCase
+	n := 0
+	for _, c := range cases {
+		if always(c) || slices.Contains(turns, n) {
+			taken = append(taken, c)
+		}
+		if !always(c) {
+			n++
+		}
+	}
+	if n != others || len(taken) != 2+len(turns) {
+		t.Fatalf("%d cases are taken, and %d of them by turns, of %d", len(taken), len(turns), n)
+	}
+	return taken
+}
+
+// testCase is a case of the suite. One that spoils leaves damage behind.
+type testCase struct {
 	name   string
 	run    func(*harness)
 	spoils bool
-}{
+}
+
+// cases are the suite.
+var cases = []testCase{
 	{"RoundTrip", roundTrip, false},
 	{"Hash", hash, false},
 	{"DeleteInAnyOrder", deleteInAnyOrder, false},

@@ -23,7 +23,7 @@ import (
 func TestConformance(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, pgtest.Options{})
-	snaptest.Run(t, func(t *testing.T) snaptest.Subject {
+	snaptest.RunSlow(t, func(t *testing.T) snaptest.Subject {
 		s := newSubject(t, c)
 		s.Mutate(t, 1000)
 		return s

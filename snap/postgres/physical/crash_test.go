@@ -125,7 +125,7 @@ var crashSteps = []string{
 // old or the restored one, whole, and no listed marker is lost.
 func TestKilledAtRandom(t *testing.T) {
 	t.Parallel()
-	kills, most := 2, 30 // of most rounds the victim comes to its end
+	kills, most := 1, 30 // of most rounds the victim comes to its end
 	if snaptest.Long() {
 		kills, most = 30, 300
 	}

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -112,7 +113,7 @@ func TestMarkersUnderLoad(t *testing.T) {
 			run(t, s, "pgbench", "-q", "-i", "-s", "1", "app")
 			random := testkit.Rand(t)
 			var marks []*mark
-			most, visits := 5, 2
+			most, visits := 4, 1
 			if snaptest.Long() {
 				most, visits = 12, 12
 			}
@@ -261,14 +262,17 @@ func TestFiftyClients(t *testing.T) {
 	for range 50 {
 		go func() {
 			last := ""
+			pace := time.NewTicker(20 * time.Millisecond)
+			defer pace.Stop()
 			for !enough.Load() || last != "old" {
 				c, err := pgx.ConnectConfig(context.Background(), cfg)
 				if err != nil {
+					<-pace.C
 					continue // it is down, or just starting
 				}
 				connected.Add(1)
 				for err == nil && (!enough.Load() || last != "old") {
-					err = c.QueryRow(context.Background(), "SELECT v, pg_sleep(0.01)::text FROM t").Scan(&last, new(string))
+					err = c.QueryRow(context.Background(), "SELECT v, pg_sleep(0.05)::text FROM t").Scan(&last, new(string))
 				}
 				_ = c.Close(context.Background()) // it may be closed
 			}

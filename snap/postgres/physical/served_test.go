@@ -10,6 +10,7 @@ import (
 	"mulligan/snap"
 	"mulligan/snap/postgres/own"
 	"mulligan/snap/postgres/physical/pgserver"
+	"mulligan/testkit"
 )
 
 // forked is a server of a fork's own, on a copy of a subject's cluster.
@@ -72,7 +73,9 @@ func (f *forked) ask(t *testing.T, sql string) string {
 // fork's data, and the configuration and the roles of its own servers stay as they are.
 func TestServerOfFork(t *testing.T) {
 	t.Parallel()
-	for _, mode := range []string{"archive", "slot"} {
+	modes := []string{"archive", "slot"}
+	for _, i := range testkit.Sample(t, "ways to keep the log", len(modes), 1) {
+		mode := modes[i]
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
 			keepServer(t, newSubject(t, options{slot: mode == "slot"}))
