@@ -72,7 +72,7 @@ func newHostApp(t *testing.T, d *daemonProcess, uid int) hostApp {
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	a := hostApp{&testApp{d: d, ws: filepath.Join(dir, "ws"), addr: freeAddr(t)}, uid, ""}
-	if err := errors.Join(os.Chmod(dir, 0o755), os.Mkdir(a.ws, 0o755), copySelf(filepath.Join(a.ws, "app"))); err != nil {
+	if err := errors.Join(os.Chmod(dir, 0o755), os.Mkdir(a.ws, 0o755), copyApp(filepath.Join(a.ws, "app"))); err != nil {
 		t.Fatal(err)
 	}
 	a.env = a.lines(a.addr, a.ws, "# the app's")
