@@ -204,7 +204,6 @@ func forksOnHost(t *testing.T, a hostApp, asked bool) {
 	alive()
 
 	more := "NEW=1\n"
-	a.write(t, "../ws-more", "")
 	forks[1].write(t, ".env", own(forks[1])+more)
 	d.must("keep", "2", "--app", "shop")
 	a.up(t)
@@ -321,6 +320,13 @@ func TestForksOnHostCollide(t *testing.T) {
 		t.Errorf("it is told that %s", told)
 	}
 	d.must("drop", "--all", "--app", "shop")
+
+	testkit.Need(t, "redis")
+	dsn, _ := startRedis(t, filepath.Dir(a.ws), false)
+	d.must("app", "set", "--app", "shop", "database=cache="+dsn)
+	if _, errOut, code := d.mulligan("fork", "--app", "shop"); code == 0 || !strings.Contains(errOut, "the database cache is on a server") {
+		t.Errorf("a fork of an app with a server: %d, %s", code, errOut)
+	}
 
 	blind := newDaemon(t)
 	blind.args, blind.wrap = []string{}, withoutAdmin
