@@ -6,10 +6,12 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"mulligan/errs"
 	"mulligan/ipc"
 	"mulligan/systemd/systemdtest"
+	"mulligan/testkit"
 )
 
 // TestForkOfDomain forks apps that are no more than a folder, a database and a domain. One is run by a unit that starts the domain: the
@@ -82,5 +84,46 @@ func TestForkOfDomainOfUnit(t *testing.T) {
 		t.Errorf("the fork is %+v", f)
 	}
 	check(t, w.d.DropFork(t.Context(), root, "shop", f.Fork.Name))
+	w.Do(t, "get")
+}
+
+// TestForkOfDomainWithoutLibvirtd loses libvirtd while a fork's domain is being made. The fork stays listed, with the reason, until it can be
+// removed, and then nothing is left of it.
+func TestForkOfDomainWithoutLibvirtd(t *testing.T) {
+	t.Parallel()
+	w := newVMWorld(t, nil)
+	w.close(t, w.d)
+	ended := false
+	opt := w.options()
+	opt.Failpoint = func(step string) error {
+		if step == "fork domain: define" {
+			w.endLibvirtd(t)
+			ended = true
+		}
+		return nil
+	}
+	w.d = w.openAs(t, opt)
+	if _, err := w.d.Fork(t.Context(), root, "shop", ipc.ForkRequest{}); err == nil || !ended {
+		t.Fatalf("a fork was made without libvirtd: %v", err)
+	}
+	list, err := w.d.Forks(t.Context(), root, "shop")
+	check(t, err)
+	if len(list.Forks) != 1 || !list.Forks[0].Fork.Making || len(list.Forks[0].Problems) == 0 {
+		t.Fatalf("the forks are %+v", list.Forks)
+	}
+	w.beginLibvirtd(t)
+	testkit.Eventually(t, "the fork is dropped", func() bool {
+		w.d.Expire(t.Context(), time.Now())
+		list, err := w.d.Forks(t.Context(), root, "shop")
+		check(t, err)
+		return len(list.Forks) == 0
+	})
+	images, err := filepath.Glob(filepath.Join(filepath.Dir(w.Disks[0]), "mulligan", "*"))
+	check(t, err)
+	apps, err := os.ReadDir(filepath.Join(w.state(), "apps"))
+	check(t, err)
+	if len(images) > 1 || len(apps) != 1 {
+		t.Errorf("left are %q and %v", images, apps)
+	}
 	w.Do(t, "get")
 }

@@ -25,32 +25,38 @@ func (svc *Service) AddFork(ctx context.Context, who ipc.Caller, rec store.App, 
 	if err := svc.apps.Claim(a); err != nil {
 		return nil, err
 	}
-	err := svc.openFork(ctx, a, rec, seed)
-	if err != nil {
-		svc.apps.Unregister(a)
-	}
-	a.Release()
-	return a, err
-}
-
-func (svc *Service) openFork(ctx context.Context, a *app.App, rec store.App, seed func() error) (err error) {
+	defer a.Release()
 	// The record is written first, because after a crash it says what may have to be removed.
 	if err := svc.store.PutApp(ctx, rec); err != nil {
-		return err
+		svc.apps.Unregister(a)
+		return nil, err
 	}
+	err := svc.openFork(ctx, a, rec, seed)
+	if err == nil {
+		return a, nil
+	}
+	if left := svc.disposeFork(ctx, a); left != nil { // the record stays, and it is tried again
+		a.NoteUndropped(left)
+		return nil, errs.Also(err, left)
+	}
+	svc.apps.Unregister(a)
+	return nil, err
+}
+
+func (svc *Service) openFork(ctx context.Context, a *app.App, rec store.App, seed func() error) error {
 	a.Now.Store(&layer.Setup{Rec: rec})
 	folder, err := svc.apps.MakeForkFolder(ctx, rec)
 	if err == nil {
 		err = svc.opt.Failpoint.At("fork: folder made")
 	}
 	if err != nil {
-		return errs.Also(err, svc.disposeFork(ctx, a))
+		return err
 	}
 	fork := *rec.Fork
 	fork.Folder, rec.Fork = folder, &fork
 	rec.Rev++
 	if err := svc.store.PutApp(ctx, rec); err != nil {
-		return errs.Also(err, svc.disposeFork(ctx, a))
+		return err
 	}
 	a.Now.Store(&layer.Setup{Rec: rec})
 	if err = os.MkdirAll(svc.binder.StateDir(rec.ID), 0o700); err == nil {
@@ -62,10 +68,7 @@ func (svc *Service) openFork(ctx context.Context, a *app.App, rec store.App, see
 	if err == nil {
 		err = svc.upkeep.Recover(ctx, a)
 	}
-	if err != nil {
-		return errs.Also(err, svc.disposeFork(ctx, a))
-	}
-	return nil
+	return err
 }
 
 // forksOf returns the names of an app's forks.
@@ -242,13 +245,15 @@ func (svc *Service) CheckForkedUnit(ctx context.Context, slug, unit string) erro
 // CheckOwnServers refuses a fork, by its record, whose databases need servers that it cannot have.
 func (svc *Service) CheckOwnServers(rec store.App) error { return svc.binder.CheckOwnServers(rec) }
 
-// disposeFork removes everything that openFork made.
+// disposeFork removes everything that openFork made, and at last the fork's record.
 func (svc *Service) disposeFork(ctx context.Context, a *app.App) error {
 	_, err := svc.apps.RemoveForkFolder(ctx, a.Rec())
 	err = errs.Also(err, svc.binder.DropServers(ctx, a.Rec()))
 	svc.apps.CloseDrivers(a)
-	err = errs.Also(err, svc.dropGuest(ctx, a))
-	return errs.Also(errs.Also(err, svc.unrecord(ctx, a)), os.RemoveAll(svc.binder.StateDir(a.Rec().ID)))
+	if err = errs.Also(err, svc.dropGuest(ctx, a)); err != nil {
+		return err
+	}
+	return errs.Also(svc.unrecord(ctx, a), os.RemoveAll(svc.binder.StateDir(a.Rec().ID)))
 }
 
 // FinishForks drops the forks that were being made or dropped at a crash. It writes the units of the others, which a reboot
