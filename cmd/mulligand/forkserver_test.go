@@ -346,10 +346,9 @@ func (c forkedServer) run(t *testing.T) {
 
 	d.kill()
 	start()
-	// A server that is killed is started again, with its data.
+	// Servers that are killed are started again, with their data.
 	for pid := range servers {
 		check(unix.Kill(pid, unix.SIGKILL))
-		break
 	}
 	for i, f := range forks {
 		now := f.dump(t)

@@ -25,6 +25,8 @@ type App struct {
 
 	Asleep atomic.Bool // the app does not run because its owner's account changed
 
+	Undropped atomic.Pointer[string] // why a fork that is not whole could not be dropped; nil: nobody failed to
+
 	LastAsked atomic.Int64 // when somebody last asked for the app by its name, in nanoseconds since 1970; 0: not since the daemon's start
 
 	mu         sync.Mutex
@@ -36,7 +38,6 @@ type App struct {
 	Follower   Follower      // nil: the app asks for no automatic checkpoints
 	recovered  bool          // Recover succeeded, and nothing requested it again
 	broken     error         // why no operation can work on the app at present
-	undropped  error         // why a fork that is not whole could not be dropped
 	ownerless  error         // how the owner's account changed
 	Sizes      Sizes
 
@@ -69,8 +70,8 @@ func (a *App) Problems() []string {
 	if a.ownerless != nil {
 		list = append(list, errs.Words(a.ownerless))
 	}
-	if a.undropped != nil {
-		list = append(list, "the fork is not whole and could not be dropped yet, which is tried again every minute: "+errs.Words(a.undropped))
+	if why := a.Undropped.Load(); why != nil {
+		list = append(list, "the fork is not whole and could not be dropped yet, which is tried again every minute: "+*why)
 	}
 	list = append(list, a.unfinishedWords()...)
 	for _, name := range slices.Sorted(maps.Keys(a.neglected)) {
@@ -83,20 +84,6 @@ func (a *App) Problems() []string {
 		list = append(list, a.Follower.Problems()...)
 	}
 	return list
-}
-
-// NoteUndropped records why a fork could not be dropped; nil: nobody failed to.
-func (a *App) NoteUndropped(why error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.undropped = why
-}
-
-// Undropped reports whether a fork could not be dropped.
-func (a *App) Undropped() bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.undropped != nil
 }
 
 // NoteSize sets the warning that the checkpoints exceed max_bytes. Problems reports it.

@@ -35,7 +35,7 @@ func (s *Service) Expire(ctx context.Context, begun time.Time) {
 		if ctx.Err() != nil {
 			return
 		}
-		if rec.Fork != nil && rec.Fork.Making && a.Undropped() {
+		if rec.Fork != nil && rec.Fork.Making && a.Undropped.Load() != nil {
 			if err := s.drop(ctx, accounts.Self(), a); err != nil {
 				s.opt.Log.Warn("a fork that is not whole could not be dropped", "app", rec.Slug, "err", err)
 			}

@@ -36,7 +36,7 @@ func (svc *Service) AddFork(ctx context.Context, who ipc.Caller, rec store.App, 
 		return a, nil
 	}
 	if left := svc.disposeFork(ctx, a); left != nil { // the record stays, and it is tried again
-		a.NoteUndropped(left)
+		noteUndropped(a, left)
 		return nil, errs.Also(err, left)
 	}
 	svc.apps.Unregister(a)
@@ -129,7 +129,7 @@ func (svc *Service) RemoveFork(ctx context.Context, who ipc.Caller, a *app.App) 
 	if err := svc.markFork(ctx, a, true); err != nil {
 		return err
 	}
-	defer func() { a.NoteUndropped(err) }()
+	defer func() { noteUndropped(a, err) }()
 	if err := svc.stopFork(ctx, a); err != nil {
 		return err
 	}
@@ -151,6 +151,16 @@ func (svc *Service) RemoveFork(ctx context.Context, who ipc.Caller, a *app.App) 
 		return err
 	}
 	return svc.remove(ctx, who, a, true)
+}
+
+// noteUndropped records that a fork could not be dropped, or that it could (err is nil).
+func noteUndropped(a *app.App, err error) {
+	if err == nil {
+		a.Undropped.Store(nil)
+		return
+	}
+	why := errs.Words(err)
+	a.Undropped.Store(&why)
 }
 
 // CheckDrop refuses to drop a fork that has forks of its own: they are listed by it, and their disks rest on its.
@@ -274,7 +284,7 @@ func (svc *Service) FinishForks(ctx context.Context, who ipc.Caller) {
 			continue
 		}
 		if err := svc.RemoveFork(ctx, who, a); err != nil {
-			a.NoteUndropped(err)
+			noteUndropped(a, err)
 			svc.opt.Log.Error("a fork that is not whole could not be dropped", "app", a.Rec().Slug, "err", err)
 			continue
 		}

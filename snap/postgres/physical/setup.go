@@ -14,7 +14,10 @@ import (
 	"mulligan/errs"
 	"mulligan/privsep"
 	"mulligan/snap/postgres/physical/asowner"
+	"mulligan/snap/postgres/physical/pgserver"
 	"mulligan/snap/postgres/physical/session"
+
+	"golang.org/x/sys/unix"
 )
 
 // Enable puts the cluster into physical mode. It returns its changes to the server as whole sentences, and whether a change
@@ -216,7 +219,15 @@ func Purge(stateDir string) error {
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), cleanTimeout)
 		defer cancel()
-		if _, err := asowner.Remove.Call(ctx, privsep.User{UID: w.UID, GID: w.GID}, []string{w.Store}); err != nil {
+		// A command that the server's archiver began before may still write a file into the store.
+		err := pgserver.Await(ctx, func() (bool, error) {
+			_, err := asowner.Remove.Call(ctx, privsep.User{UID: w.UID, GID: w.GID}, []string{w.Store})
+			if errors.Is(err, unix.ENOTEMPTY) {
+				return false, nil
+			}
+			return true, err
+		})
+		if err != nil {
 			return errs.Wrap(errs.Failed, op, err)
 		}
 	}

@@ -176,7 +176,8 @@ func Await(ctx context.Context, ok func() (bool, error)) error {
 }
 
 // InUse reports whether a process has its working folder in dir, as all processes of a server do, including those that live a
-// moment longer than the server or the folder. dir need not exist any more.
+// moment longer than the server or the folder. dir need not exist any more. Where the working folder of the server's main process may
+// not be read, InUse goes by the server's lock file.
 func InUse(dir string) (bool, error) {
 	var st unix.Stat_t
 	err := unix.Lstat(dir, &st)
@@ -204,7 +205,24 @@ func InUse(dir string) (bool, error) {
 			return true, nil
 		}
 	}
-	return false, nil
+	lock, err := os.ReadFile(filepath.Join(dir, "postmaster.pid"))
+	if err != nil {
+		return false, nil // no server runs, or another user's, whose processes only root could look at
+	}
+	line, _, _ := strings.Cut(string(lock), "\n")
+	pid, err := strconv.Atoi(strings.TrimSpace(line))
+	return err == nil && unseen(pid), nil
+}
+
+// unseen reports whether the process with the id pid is a server whose working folder this process may not read, though it has the same
+// user: it has another group, as a server has that was started with newgrp (ptrace(2), access mode checking).
+func unseen(pid int) bool {
+	var at unix.Stat_t
+	if err := unix.Stat(fmt.Sprintf("/proc/%d/cwd", pid), &at); !errors.Is(err, unix.EACCES) {
+		return false
+	}
+	name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
+	return err == nil && strings.TrimSpace(string(name)) == "postgres"
 }
 
 // processes returns the folders of the processes in /proc.
@@ -316,7 +334,7 @@ func (p Programs) Status(ctx context.Context, dir string) string {
 		return ""
 	}
 	pid, err := strconv.Atoi(strings.TrimSpace(lines[0]))
-	if err != nil || !WorksIn(pid, dir) && !worksInside(pid, dir) {
+	if err != nil || !WorksIn(pid, dir) && !worksInside(pid, dir) && !unseen(pid) {
 		return ""
 	}
 	return strings.TrimSpace(lines[7])
