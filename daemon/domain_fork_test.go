@@ -87,6 +87,31 @@ func TestForkOfDomainOfUnit(t *testing.T) {
 	w.Do(t, "get")
 }
 
+// TestForkOfDomainOnHost forks an app whose forks have no namespaces: a domain needs none.
+func TestForkOfDomainOnHost(t *testing.T) {
+	t.Parallel()
+	w := newVMWorld(t, func(app *ipc.App) {
+		app.Forking.Isolation = ipc.IsolationPorts
+		app.Health = &ipc.Health{Command: []string{"sh", "-c", "exit 1"}, Timeout: "1s"}
+	})
+	w.Do(t, "set first")
+	made, err := w.d.Fork(t.Context(), root, "shop", ipc.ForkRequest{})
+	check(t, err)
+	f := made.Forks[0]
+	if f.Domain != "shop-fork-1" || f.Fork.Isolation != ipc.IsolationPorts || f.Health != nil || f.State != "running" {
+		t.Fatalf("the fork is %+v", f)
+	}
+	g := w.Fork(f.Domain, w.Socket()+"."+f.Domain)
+	g.WaitReady(t)
+	defer g.HangUp()
+	g.Do(t, "set second")
+	if mine, parents := g.Do(t, "get"), w.Do(t, "get"); mine != "second second" || parents != "first first" {
+		t.Errorf("the fork's guest has %q, and the parent's %q", mine, parents)
+	}
+	check(t, w.d.DropFork(t.Context(), root, "shop", f.Fork.Name))
+	w.Do(t, "get")
+}
+
 // TestForkOfDomainWithoutLibvirtd loses libvirtd while a fork's domain is being made. The fork stays listed, with the reason, until it can be
 // removed, and then nothing is left of it.
 func TestForkOfDomainWithoutLibvirtd(t *testing.T) {

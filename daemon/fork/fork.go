@@ -371,6 +371,16 @@ func (s *Service) describe(ctx context.Context, parent *app.App, origin store.Ch
 	rec.Fork = &ipc.Fork{
 		Name: name, Parent: was.ID, Origin: origin.ID, ParentPath: was.Workspace, Servers: kinds, Making: true,
 	}
+	if layer.StartsDomain(parent.Unit()) {
+		was.Unit = "" // the daemon starts the fork's domain
+	}
+	rec.Unit = ""
+	if was.Domain != "" {
+		rec.Domain = was.Domain + "-fork-" + name
+		if len(was.Run) == 0 && was.Unit == "" {
+			was.Health, rec.Health = nil, nil // it would ask the parent's guest
+		}
+	}
 	if err := s.isolate(was, rec.Fork); err != nil {
 		return rec, err
 	}
@@ -378,19 +388,10 @@ func (s *Service) describe(ctx context.Context, parent *app.App, origin store.Ch
 		rec.Fork.ParentPath = rec.Workspace
 		return rec, s.onHost(ctx, was, &rec)
 	}
-	if was.Unit != "" && !layer.StartsDomain(parent.Unit()) {
-		rec.Fork.ParentUnit = was.Unit
-	}
-	if was.Domain != "" {
-		rec.Domain = was.Domain + "-fork-" + name
-		if len(was.Run) == 0 && rec.Fork.ParentUnit == "" {
-			rec.Health = nil // it would ask the parent's guest
-		}
-	}
+	rec.Fork.ParentUnit = was.Unit
 	if f := was.Fork; f != nil { // a fork of a fork sees itself where the first parent is
 		rec.Fork.ParentPath, rec.Fork.ParentUnit = f.ParentPath, f.ParentUnit
 	}
-	rec.Unit = ""
 	if unit := rec.Fork.ParentUnit; unit != "" {
 		rec.Unit = layer.CopyName(rec.ID, unit)
 	}
