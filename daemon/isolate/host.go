@@ -1,11 +1,8 @@
 package isolate
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"net"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -71,21 +68,13 @@ func hostMain() int {
 func serveHost() error {
 	const socketFD = planFD + 1
 	unix.CloseOnExec(planFD)
-	text, err := io.ReadAll(io.NewSectionReader(os.NewFile(planFD, "plan"), 0, 1<<20))
+	p, err := readPlan()
 	if err != nil {
 		return err
 	}
-	var p plan
-	if err := json.Unmarshal(text, &p); err != nil {
-		return err
-	}
-	l, err := inherited(socketFD)
+	control, err := controlAt(socketFD)
 	if err != nil {
 		return err
-	}
-	control, ok := l.(*net.UnixListener)
-	if !ok {
-		return errs.New(errs.Invalid, "", "the control socket is no Unix socket")
 	}
 	if !p.User.IsSelf() {
 		if err := privsep.Become(p.User); err != nil {
@@ -97,18 +86,9 @@ func serveHost() error {
 		return os.NewSyscallError("prctl", err)
 	}
 	signal.Notify(make(chan os.Signal, 1), unix.SIGTERM, unix.SIGINT, unix.SIGHUP) // as an init
-	in := newInside(p)
-	go in.control(control)
-	// This child ends with the pipe that the daemon holds.
-	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
-	if err != nil {
+	if err := attend(p, control, os.Stdin); err != nil {                           // the daemon holds the other end of the pipe
 		return err
 	}
-	pid, err := in.start(command{Path: "/bin/cat", Args: []string{"cat"}, Dir: "/"}, []*os.File{os.Stdin, null, null}, nil)
-	if err != nil {
-		return err
-	}
-	in.reap(pid)
 	return endChildren()
 }
 

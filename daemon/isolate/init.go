@@ -50,23 +50,37 @@ func insideMain() int {
 }
 
 func serveInside() error {
-	l, err := inherited(planFD)
+	control, err := controlAt(planFD)
 	if err != nil {
 		return err
 	}
-	control, ok := l.(*net.UnixListener)
-	if !ok {
-		return errs.New(errs.Invalid, "", "the control socket is no Unix socket")
-	}
 	signal.Notify(make(chan os.Signal, 1), unix.SIGINT, unix.SIGHUP) // as an init
-	in := newInside(plan{})
-	go in.control(control)
-	// A process that has no child cannot wait for those that are still to come, so it has one that does nothing.
 	held, hold, err := os.Pipe()
 	if err != nil {
 		return err
 	}
-	defer hold.Close() // the child ends with this process
+	defer hold.Close() // it is held as long as this process lives
+	return attend(plan{}, control, held)
+}
+
+// controlAt returns the control socket that this process was started with as the descriptor fd.
+func controlAt(fd int) (*net.UnixListener, error) {
+	l, err := inherited(fd)
+	if err != nil {
+		return nil, err
+	}
+	control, ok := l.(*net.UnixListener)
+	if !ok {
+		return nil, errs.New(errs.Invalid, "", "the control socket is no Unix socket")
+	}
+	return control, nil
+}
+
+// attend runs commands for those who ask at the control socket, until the other end of the pipe held is closed.
+func attend(p plan, control *net.UnixListener, held *os.File) error {
+	in := newInside(p)
+	go in.control(control)
+	// A process that has no child cannot wait for those that are still to come, so it has one that does nothing.
 	pid, err := in.start(command{Path: "/bin/cat", Args: []string{"cat"}, Dir: "/"}, []*os.File{held, os.Stdout, os.Stderr}, nil)
 	if err == nil {
 		in.reap(pid)
@@ -74,16 +88,21 @@ func serveInside() error {
 	return err
 }
 
+// readPlan reads the plan that this process was started with.
+func readPlan() (p plan, err error) {
+	paper := os.NewFile(planFD, "plan")
+	defer paper.Close() // it is in memory
+	text, err := io.ReadAll(io.NewSectionReader(paper, 0, 1<<20))
+	if err == nil {
+		err = json.Unmarshal(text, &p)
+	}
+	return p, err
+}
+
 // prepare arranges the namespaces, drops to the owner and starts the command.
 func prepare() (*inside, int, error) {
-	paper := os.NewFile(planFD, "plan")
-	text, err := io.ReadAll(io.NewSectionReader(paper, 0, 1<<20))
+	p, err := readPlan()
 	if err != nil {
-		return nil, 0, err
-	}
-	_ = paper.Close() // it is in memory
-	var p plan
-	if err := json.Unmarshal(text, &p); err != nil {
 		return nil, 0, err
 	}
 	if err := p.mounts(); err != nil {
