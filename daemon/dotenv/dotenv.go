@@ -211,7 +211,8 @@ var replaceAll = privsep.Define("dotenv.replace", func(ctx context.Context, r re
 		}
 		if next := replace(l.File, text, r.Lines, r.Parents); next != text {
 			if err := write(root, l.File, next, mode); err != nil {
-				return false, unreadable(l.File, err)
+				return false, (&errs.Error{Kind: errs.Failed, Message: "the dotenv file " + l.File + " cannot be replaced, and is as it was", Err: err}).
+					WithHint("see whether the disk is full, and whether the app's owner may write in the file's folder")
 			}
 		}
 	}
