@@ -68,16 +68,7 @@ func newDomain(t *testing.T, name string) *vmWorld {
 // newDomainIn is newDomain with the guest's images in a folder of the workspace.
 func newDomainIn(t *testing.T, name, folder string) *vmWorld {
 	t.Helper()
-	disktest.Need(t)
-	h, err := disktest.Start(disktest.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := h.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	h := disktest.Running(t)
 	w := &vmWorld{world: world{dir: t.TempDir()}, host: h}
 	if err := os.Mkdir(w.ws(), 0o755); err != nil {
 		t.Fatal(err)
@@ -88,6 +79,7 @@ func newDomainIn(t *testing.T, name, folder string) *vmWorld {
 		t.Cleanup(func() { sh(t, `chattr -R -i "$1"`, w.ws()) }) // where frozen images lie
 	}
 	w.Guest = h.NewGuest(t, name, opt)
+	var err error
 	if w.conn, err = libvirt.NewConnect(h.URI); err != nil {
 		t.Fatal(err)
 	}

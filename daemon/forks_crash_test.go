@@ -86,10 +86,7 @@ type guestOfApp struct {
 
 func newGuestOfApp(t *testing.T) *guestOfApp {
 	t.Helper()
-	disktest.Need(t)
-	h, err := disktest.Start(disktest.Options{})
-	check(t, err)
-	t.Cleanup(func() { check(t, h.Close()) })
+	h := disktest.Running(t)
 	g := &guestOfApp{h.NewGuest(t, "shop", disktest.GuestOptions{KeepBare: true}), h}
 	file := filepath.Join(t.TempDir(), "shop.xml")
 	check(t, os.WriteFile(file, []byte(g.XML), 0o600))

@@ -22,16 +22,7 @@ type guestApp struct {
 func newGuestApp(t *testing.T) *guestApp {
 	t.Helper()
 	testkit.Need(t, "root")
-	disktest.Need(t)
-	h, err := disktest.Start(disktest.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := h.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	h := disktest.Running(t)
 	// The card is connected to nothing here, and would be to a bridge or a network elsewhere.
 	g := h.NewGuest(t, "shop", disktest.GuestOptions{Disks: 2, Devices: "<interface type='ethernet'><mac address='52:54:00:aa:bb:cc'/><model type='virtio'/></interface>"})
 	output(t, g.XML, "virsh", "-q", "-c", h.URI, "define", "/dev/stdin")

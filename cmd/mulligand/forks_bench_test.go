@@ -259,18 +259,8 @@ func watchDown(b *testing.B, addr string) (stop func() time.Duration) {
 // benchForkedGuest measures a fork of a running guest, from a checkpoint with its memory, beside a full clone of its disk that is booted,
 // as virt-clone makes one.
 func benchForkedGuest(b *testing.B) {
-	testkit.Need(b, "root")
-	disktest.Need(b)
+	h := disktest.Running(b)
 	mb := setting("BENCH_MB", 1000)
-	h, err := disktest.Start(disktest.Options{})
-	if err != nil {
-		b.Fatal(err)
-	}
-	b.Cleanup(func() {
-		if err := h.Close(); err != nil {
-			b.Error(err)
-		}
-	})
 	virsh := func(args ...string) { output(b, "", "virsh", append([]string{"-q", "-c", h.URI}, args...)...) }
 	begin := func(g *disktest.Guest) {
 		file := filepath.Join(h.Dir, g.Name+".xml")

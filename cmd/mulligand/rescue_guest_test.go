@@ -12,16 +12,7 @@ import (
 // guestVictim is an app with a SQLite file and a guest, on a libvirtd of its own. quit ends
 // libvirtd while the daemon is down, and starts the daemon; begin starts libvirtd.
 func guestVictim(t *testing.T) (*victim, *disktest.Guest) {
-	disktest.Need(t)
-	h, err := disktest.Start(disktest.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := h.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	h := disktest.Running(t)
 	g := h.NewGuest(t, "shop", disktest.GuestOptions{})
 	output(t, g.XML, "virsh", "-q", "-c", h.URI, "define", "/dev/stdin")
 	output(t, "", "virsh", "-q", "-c", h.URI, "start", g.Name)

@@ -81,6 +81,22 @@ func Need(t testing.TB) {
 	}
 }
 
+// Running is Need, and a host that ends with the test.
+func Running(t testing.TB) *Host {
+	t.Helper()
+	Need(t)
+	h, err := Start(Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := h.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return h
+}
+
 // findKernel finds the newest kernel that has its modules beside it.
 func findKernel() (version, image string, err error) {
 	images, _ := filepath.Glob("/boot/vmlinuz-*")
