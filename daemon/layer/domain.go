@@ -88,11 +88,12 @@ func (s *domains) Drop(id ipc.AppID) {
 // domain, because both guests would write diverging overlays on it.
 func (b *Binder) claimDisks(rec store.App, driver *disk.Driver) error {
 	others := b.apps()
+	related := relatives(others, rec)
 	b.Domains.mu.Lock()
 	defer b.Domains.mu.Unlock()
 	mine := driver.Claim()
 	for _, other := range others {
-		if other.Domain == "" || b.related(rec, other) { // also the app itself
+		if other.Domain == "" || related(other.ID) { // also the app itself
 			continue
 		}
 		var theirs disk.Claim

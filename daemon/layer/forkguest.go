@@ -2,6 +2,7 @@ package layer
 
 import (
 	"context"
+	"slices"
 
 	"mulligan/daemon/store"
 	"mulligan/errs"
@@ -61,27 +62,26 @@ func (b *Binder) SeedGuest(ctx context.Context, parent *Setup, rec store.App, or
 }
 
 func (b *Binder) forkedGuest(rec store.App) forkdomain.Config {
+	parent, _ := b.record(rec.Fork.Parent) // to remove a domain, its folder is not needed
 	return forkdomain.Config{
 		App: string(rec.ID), Domain: rec.Domain, URI: b.LibvirtURI(rec), StateDir: b.diskState(rec.ID),
-		Workspace: rec.Workspace, ParentWorkspace: b.workspaceOf(rec.Fork.Parent), Failpoint: b.opt.Failpoint,
+		Workspace: rec.Workspace, ParentWorkspace: parent.Workspace, Failpoint: b.opt.Failpoint,
 	}
 }
 
-func (b *Binder) workspaceOf(id ipc.AppID) string {
-	for _, other := range b.apps() {
-		if other.ID == id {
-			return other.Workspace
-		}
+// record returns the record of a registered app as it is now.
+func (b *Binder) record(id ipc.AppID) (rec store.App, ok bool) {
+	list := b.apps()
+	i := slices.IndexFunc(list, func(other store.App) bool { return other.ID == id })
+	if i < 0 {
+		return rec, false
 	}
-	return ""
+	return list[i], true
 }
 
 // DropGuest removes the domain of a fork, which may be incomplete, and ends the parent's loan to it. The fork's driver is closed. parent
 // is nil if the parent could not be set up.
 func (b *Binder) DropGuest(ctx context.Context, rec store.App, parent *Setup) error {
-	if rec.Domain == "" {
-		return nil
-	}
 	b.Domains.Drop(rec.ID)
 	if err := forkdomain.Remove(b.forkedGuest(rec)); err != nil {
 		return err
@@ -96,13 +96,10 @@ func (b *Binder) DropGuest(ctx context.Context, rec store.App, parent *Setup) er
 	if parent != nil {
 		driver, _ = parent.disks()
 	}
-	if driver == nil { // then nobody else has the parent's record of layers open
-		was := rec
-		was.ID, was.Domain = rec.Fork.Parent, ""
-		cfg := b.DiskConfig(was)
-		cfg.Domain = "not used"
+	if driver == nil { // then nobody else has the parent's record of layers open, and this needs nothing of its domain
+		rec.ID = rec.Fork.Parent
 		var err error
-		if driver, err = disk.New(cfg); err != nil {
+		if driver, err = disk.New(b.DiskConfig(rec)); err != nil {
 			return err
 		}
 		defer driver.Close() // it only had the record open
@@ -110,20 +107,23 @@ func (b *Binder) DropGuest(ctx context.Context, rec store.App, parent *Setup) er
 	return driver.Return(ctx, others)
 }
 
-// related reports whether one of two apps is a fork of the other, or of a fork of it. The disks of a fork rest on those of its parent.
-func (b *Binder) related(x, y store.App) bool {
+// relatives returns a function that reports whether an app is rec's, one that rec is a fork of, or a fork of rec, over any number of steps:
+// the disks of a fork rest on those of its parent.
+func relatives(all []store.App, rec store.App) func(ipc.AppID) bool {
 	parents := map[ipc.AppID]ipc.AppID{}
-	for _, rec := range append(b.apps(), x, y) {
-		if rec.Fork != nil {
-			parents[rec.ID] = rec.Fork.Parent
+	for _, other := range append(slices.Clone(all), rec) {
+		if other.Fork != nil {
+			parents[other.ID] = other.Fork.Parent
 		}
 	}
-	for _, pair := range [][2]ipc.AppID{{x.ID, y.ID}, {y.ID, x.ID}} {
-		for id, steps := pair[0], 0; id != "" && steps <= len(parents); id, steps = parents[id], steps+1 {
-			if id == pair[1] {
+	leads := func(from, to ipc.AppID) bool {
+		for steps := 0; from != "" && steps <= len(parents); steps++ {
+			if from == to {
 				return true
 			}
+			from = parents[from]
 		}
+		return false
 	}
-	return false
+	return func(id ipc.AppID) bool { return leads(rec.ID, id) || leads(id, rec.ID) }
 }

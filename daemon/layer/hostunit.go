@@ -24,10 +24,7 @@ type hostUnit struct {
 
 // launch starts the command. A rollback of the fork, or a keep that was cut short, may have left its parent's lines in its dotenv files.
 func (h hostUnit) launch(cmd *exec.Cmd, visible []string) error {
-	for _, now := range h.b.apps() { // they are known only after the unit was bound
-		if now.ID != h.rec.ID {
-			continue
-		}
+	if now, ok := h.b.record(h.rec.ID); ok { // the lines are known only after the unit was bound
 		if err := dotenv.Replace(context.Background(), h.owner, h.rec.Workspace, now.Fork.Dotenv, false); err != nil {
 			return err
 		}

@@ -220,6 +220,9 @@ func (svc *Service) removeCopy(ctx context.Context, a *app.App) error {
 
 // dropGuest removes the domain of a fork. The fork's setup then has no disks.
 func (svc *Service) dropGuest(ctx context.Context, a *app.App) error {
+	if a.Rec().Domain == "" {
+		return nil
+	}
 	next := *a.Now.Load()
 	next.Layers = nil
 	for _, l := range a.Layers() {

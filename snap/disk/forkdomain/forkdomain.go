@@ -154,11 +154,12 @@ func (c Config) at(step string) error { return c.Failpoint.At("fork domain: " + 
 
 // files makes the fork's images, NVRAM and memory.
 func (c Config) files(ctx context.Context, conn virt.Hypervisor, p plan, loan Loan) (err error) {
+	uid, gid, known := conn.Owner()
 	give := func(path string) error {
-		if uid, gid, ok := conn.Owner(); ok && os.Geteuid() == 0 {
-			return os.Chown(path, uid, gid)
+		if !known || os.Geteuid() != 0 {
+			return nil
 		}
-		return nil
+		return os.Chown(path, uid, gid)
 	}
 	for _, dev := range loan.Disks {
 		path := p.tree.Layers[head].Files[dev].Path
@@ -220,7 +221,7 @@ func Remove(c Config) (err error) {
 	if err := c.at("undefined"); err != nil {
 		return err
 	}
-	for _, path := range t.Made { // a user's files that were put in their place have other names
+	for _, path := range t.Made { // their names end with that of the fork's domain, so nobody else made them
 		if fi, err := os.Lstat(path); err == nil && (fi.Mode().IsRegular() || fi.Mode().Type() == os.ModeSocket) {
 			if err := os.Remove(path); err != nil {
 				return err

@@ -49,7 +49,10 @@ func HashFile(ctx context.Context, path string) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// reader is a reader that returns an error when ctx has ended.
+// NewReader returns a reader of f that returns an error when ctx has ended.
+func NewReader(ctx context.Context, f *os.File) io.Reader { return reader{ctx, f} }
+
+// reader is what NewReader returns.
 type reader struct {
 	ctx context.Context
 	f   *os.File

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mulligan/errs"
+	"mulligan/snap/disk/imagefile"
 )
 
 const (
@@ -162,19 +163,6 @@ func Copy(ctx context.Context, from, to string, definition func(string) (string,
 	if err := unix.IoctlFileCloneRange(int(out.Fd()), &rest); err == nil {
 		return nil
 	}
-	_, err = io.CopyBuffer(struct{ io.Writer }{out}, reader{ctx, in}, make([]byte, 1<<20))
+	_, err = io.CopyBuffer(struct{ io.Writer }{out}, imagefile.NewReader(ctx, in), make([]byte, 1<<20))
 	return err
-}
-
-// reader is a reader that returns an error when ctx has ended.
-type reader struct {
-	ctx context.Context
-	f   *os.File
-}
-
-func (r reader) Read(p []byte) (int, error) {
-	if err := r.ctx.Err(); err != nil {
-		return 0, err
-	}
-	return r.f.Read(p)
 }
