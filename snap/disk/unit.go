@@ -209,8 +209,13 @@ func (u *Unit) Stop(ctx context.Context) error {
 	return nil
 }
 
-// shutdownTick is the pause between two looks at a domain that was asked to shut down.
-const shutdownTick = 100 * time.Millisecond
+const (
+	// shutdownTick is the pause between two looks at a domain that was asked to shut down.
+	shutdownTick = 100 * time.Millisecond
+	// shutdownAgain is the pause between two requests to shut down. libvirt presses the power button if the agent of a busy guest does not
+	// answer within 5 seconds (QEMU_AGENT_WAIT_TIME in libvirt), and many guests ignore that button.
+	shutdownAgain = 10 * time.Second
+)
 
 // shutDown asks the guest to shut down and waits. It leaves a part of ctx's time for switching the domain off.
 func (u *Unit) shutDown(ctx context.Context, m virt.Machine) (down bool) {
@@ -219,17 +224,23 @@ func (u *Unit) shutDown(ctx context.Context, m virt.Machine) (down bool) {
 	if end, ok := ctx.Deadline(); ok {
 		limit = min(limit, time.Until(end)*3/4)
 	}
-	ctx, cancel := context.WithTimeout(ctx, limit)
+	end := time.Now().Add(limit)
+	ctx, cancel := context.WithDeadline(ctx, end)
 	defer cancel()
-	if err := m.Shutdown(); err != nil {
-		d.cfg.Log.Warn("the guest cannot be asked to shut down", "domain", d.cfg.Domain, "err", err)
-		return false
-	}
+	var asked time.Time // zero: not yet
 	tick := time.NewTicker(shutdownTick)
 	defer tick.Stop()
 	for {
 		if p, err := m.Power(); err == nil && !p.Up() {
 			return true
+		}
+		if time.Since(asked) >= shutdownAgain {
+			err := m.Shutdown(time.Until(end))
+			if err != nil && asked.IsZero() && ctx.Err() == nil {
+				d.cfg.Log.Warn("the guest cannot be asked to shut down", "domain", d.cfg.Domain, "err", err)
+				return false
+			}
+			asked = time.Now()
 		}
 		select {
 		case <-ctx.Done():

@@ -337,9 +337,19 @@ func (d *domain) Ended() (ending, error) {
 	})
 }
 
-func (d *domain) Unpause() error  { return do(callLimit, "resume domain "+d.what, d.d.Resume) }
-func (d *domain) Shutdown() error { return do(callLimit, "shut domain "+d.what+" down", d.d.Shutdown) }
-func (d *domain) Destroy() error  { return do(callLimit, "switch domain "+d.what+" off", d.d.Destroy) }
+func (d *domain) Unpause() error { return do(callLimit, "resume domain "+d.what, d.d.Resume) }
+func (d *domain) Destroy() error { return do(callLimit, "switch domain "+d.what+" off", d.d.Destroy) }
+
+func (d *domain) Shutdown(timeout time.Duration) error {
+	what := "shut domain " + d.what + " down"
+	if err := d.d.Ref(); err != nil { // libvirt may still wait for the guest's agent when d has been freed
+		return classify(what, err)
+	}
+	return do(min(timeout, callLimit), what, func() error {
+		defer d.d.Free() // the reference above
+		return d.d.Shutdown()
+	})
+}
 
 func (d *domain) Undefine() error {
 	const flags = libvirt.DOMAIN_UNDEFINE_KEEP_NVRAM | libvirt.DOMAIN_UNDEFINE_MANAGED_SAVE |

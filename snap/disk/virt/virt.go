@@ -45,7 +45,9 @@ type Machine interface {
 	// Start boots the domain. If paused is set, the guest does not run yet.
 	Start(paused bool) error
 	Unpause() error
-	Shutdown() error
+	// Shutdown asks the guest to shut down, through its agent or else by the power button, and returns when libvirt has done so. A
+	// guest whose agent does not answer in time may miss it.
+	Shutdown(timeout time.Duration) error
 	Destroy() error
 	// Undefine removes the domain's persistent definition, with what libvirt keeps of it. Its NVRAM stays.
 	Undefine() error
