@@ -99,14 +99,22 @@ func TestBisect(t *testing.T) {
 		}
 	}
 	clean("after the searches")
+	// What a test changes, leaves behind or still runs, the next one does not see.
+	bad := 1 + r.IntN(last)
+	res, errOut, code := d.bisect(fmt.Sprintf(`n=$(cat n); test ! -e left -a ! -e /tmp/left -a ! -e /dev/shm/left || exit $((n < %[1]d))
+		mkfifo left; touch /tmp/left /dev/shm/left; ln -s /etc /tmp/etc; rm n; sleep 1000 & exit $((n >= %[1]d))`, bad))
+	if code != 0 || res.Outcome != ipc.BisectFound || res.Bad.ID != ids[bad] {
+		t.Errorf("bad from %d, with tests that leave things behind: %d, %s, %+v", bad, code, errOut, res)
+	}
+	clean("after tests that left things behind")
 
-	res, _, code := d.bisect("n=$(cat n); test $n -lt 10 && exit 0; test $n -lt 13 && exit 125; exit 1", "--jobs", "2")
+	res, _, code = d.bisect("n=$(cat n); test $n -lt 10 && exit 0; test $n -lt 13 && exit 125; exit 1", "--jobs", "2")
 	if code != 0 || res.Outcome != ipc.BisectRange || res.Good.ID != ids[9] || res.Bad.ID != ids[13] || !slices.Equal(res.Skipped, ids[10:13]) {
 		t.Errorf("with three skipped: %d, %+v", code, res)
 	}
 	// The second time that it sees a state, it says something else.
 	seen := filepath.Join(filepath.Dir(dir), "seen-")
-	res, errOut, code := d.bisect(fmt.Sprintf("n=$(cat n); b=0; test $n -lt 10 || b=1; test -e %[1]s$n && b=$((1-b)); touch %[1]s$n; exit $b", seen), "--good", string(ids[0]))
+	res, errOut, code = d.bisect(fmt.Sprintf("n=$(cat n); b=0; test $n -lt 10 || b=1; test -e %[1]s$n && b=$((1-b)); touch %[1]s$n; exit $b", seen), "--good", string(ids[0]))
 	if code != 1 || res.Outcome != ipc.BisectUnsure || !strings.Contains(errOut, "cannot tell") {
 		t.Errorf("a flaky command: %d, %s, %+v", code, errOut, res)
 	}

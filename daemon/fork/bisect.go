@@ -11,6 +11,7 @@ import (
 	"mulligan/daemon/accounts"
 	"mulligan/daemon/app"
 	"mulligan/daemon/fork/bisect"
+	"mulligan/daemon/layer"
 	"mulligan/daemon/records"
 	"mulligan/daemon/store"
 	"mulligan/errs"
@@ -23,8 +24,9 @@ const (
 	busyTimeout = time.Minute
 )
 
-// bisection finds the first checkpoint of an app at which a command, or the app's health check, fails. Each test has a fork of its own.
-// The record of such a fork says all its life that it is being made, so a crash of the daemon does not leave it behind.
+// bisection finds the first checkpoint of an app at which a command, or the app's health check, fails, in forks of the app. A fork is taken
+// from one checkpoint to the next where a rollback gives back everything that a test can leave behind in it; otherwise each test has a new
+// one. The record of such a fork says all its life that it is being made, so a crash of the daemon does not leave it behind.
 type bisection struct {
 	*Service
 	parent   *app.App
@@ -38,6 +40,7 @@ type bisection struct {
 	making sync.Mutex // forks are made one after the other
 	mu     sync.Mutex
 	runs   []ipc.BisectRun
+	idle   []*app.App // forks for further tests
 }
 
 // Bisect finds the first bad checkpoint of the app called ref. The app itself is not touched.
@@ -60,6 +63,9 @@ func (s *Service) Bisect(ctx context.Context, who ipc.Caller, ref string, req ip
 	}
 	search := bisect.Search{Last: last, First: first, Jobs: req.Jobs, Test: b.test}
 	found, err := search.Run(ctx)
+	if left := b.drop(ctx, b.idle...); left != nil {
+		return res, errs.Wrap(errs.Failed, op, errs.Also(err, left))
+	}
 	if err != nil {
 		return res, errs.Wrap(errs.Failed, op, b.withLast(err))
 	}
@@ -130,7 +136,7 @@ func (b *bisection) ends(ctx context.Context, who ipc.Caller, req ipc.BisectRequ
 	return first, last, nil
 }
 
-// test makes a fork of a checkpoint, tests it, and drops it.
+// test tests a checkpoint in a fork.
 func (b *bisection) test(ctx context.Context, point int) (v bisect.Verdict, err error) {
 	b.free <- struct{}{}
 	defer func() { <-b.free }()
@@ -146,7 +152,13 @@ func (b *bisection) test(ctx context.Context, point int) (v bisect.Verdict, err 
 		return "", err
 	}
 	defer func() {
-		err = errs.Also(err, b.registry.RemoveFork(context.WithoutCancel(ctx), accounts.Self(), a))
+		if err == nil && layer.RollsBackWhole(a.Rec()) {
+			b.mu.Lock()
+			b.idle = append(b.idle, a)
+			b.mu.Unlock()
+			return
+		}
+		err = errs.Also(err, b.drop(ctx, a))
 	}()
 	v = bisect.Good
 	if b.command == nil {
@@ -181,7 +193,15 @@ func (b *bisection) note(run ipc.BisectRun, v bisect.Verdict, began time.Time) b
 	return v
 }
 
-// fork makes a fork of a checkpoint for one test. If it fails, nothing is left of the fork.
+// drop removes forks with everything that belongs to them.
+func (b *bisection) drop(ctx context.Context, forks ...*app.App) (err error) {
+	for _, a := range forks {
+		err = errs.Also(err, b.registry.RemoveFork(context.WithoutCancel(ctx), accounts.Self(), a))
+	}
+	return err
+}
+
+// fork returns a fork with the state of a checkpoint, for a test. If it fails, nothing is left of the fork.
 func (b *bisection) fork(ctx context.Context, origin store.Checkpoint) (a *app.App, err error) {
 	b.making.Lock()
 	defer b.making.Unlock()
@@ -189,6 +209,18 @@ func (b *bisection) fork(ctx context.Context, origin store.Checkpoint) (a *app.A
 		return nil, err
 	}
 	ctx = context.WithoutCancel(ctx) // a fork is made to its end
+	if a = b.next(); a != nil {
+		if err = b.registry.ClearFork(ctx, a); err == nil {
+			err = b.bring(ctx, a, origin)
+		}
+		if err == nil {
+			return a, nil
+		}
+		// A test may have left something that cannot be removed or replaced. That says nothing of the checkpoint.
+		if err := b.drop(ctx, a); err != nil {
+			return nil, err
+		}
+	}
 	rec, err := b.describe(ctx, b.parent, origin, ipc.ForkRequest{Name: records.NewID("bisect-")}, b.kinds)
 	if err != nil {
 		return nil, err
@@ -196,7 +228,25 @@ func (b *bisection) fork(ctx context.Context, origin store.Checkpoint) (a *app.A
 	if a, err = b.registry.AddFork(ctx, accounts.Self(), rec, func() error { return b.seedLayers(ctx, b.parent, rec, origin) }); err != nil {
 		return nil, err
 	}
-	err = b.restore(ctx, b.parent, a, origin, ipc.ForkRequest{NoStart: true})
+	if err = b.bring(ctx, a, origin); err != nil {
+		return nil, errs.Also(err, b.drop(ctx, a))
+	}
+	return a, nil
+}
+
+// next returns a fork that an earlier test is done with, or nil.
+func (b *bisection) next() (a *app.App) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.idle) > 0 {
+		a, b.idle = b.idle[0], b.idle[1:]
+	}
+	return a
+}
+
+// bring takes a fork to a checkpoint of its parent, and starts its app if the tests need that.
+func (b *bisection) bring(ctx context.Context, a *app.App, origin store.Checkpoint) error {
+	err := b.restore(ctx, b.parent, a, origin, ipc.ForkRequest{NoStart: true})
 	for end := time.Now().Add(busyTimeout); errs.KindOf(err) == errs.Busy && time.Now().Before(end); { // the app makes a checkpoint
 		time.Sleep(busyPause)
 		err = b.restore(ctx, b.parent, a, origin, ipc.ForkRequest{NoStart: true})
@@ -204,10 +254,7 @@ func (b *bisection) fork(ctx context.Context, origin store.Checkpoint) (a *app.A
 	if err == nil && b.start {
 		_ = b.apps.StartUnit(ctx, a) // an app that does not start is for the test to find
 	}
-	if err != nil {
-		return nil, errs.Also(err, b.registry.RemoveFork(ctx, accounts.Self(), a))
-	}
-	return a, nil
+	return err
 }
 
 // busyPause is the time between two attempts to use an app that is busy.

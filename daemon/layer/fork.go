@@ -8,12 +8,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
 	"mulligan/daemon/isolate"
 	"mulligan/daemon/store"
 	"mulligan/errs"
+	"mulligan/ipc"
 	"mulligan/privsep"
 )
 
@@ -30,7 +32,7 @@ type forkUnit struct {
 // launch starts the command at the parent's path. It listens at the fork's addresses on the host again, because the process
 // that listened there ends with the command.
 func (f forkUnit) launch(cmd *exec.Cmd, visible []string) error {
-	tmp := filepath.Join(f.state, "run", "tmp")
+	tmp := tempDir(f.state)
 	if err := f.folder(tmp); err != nil {
 		return err
 	}
@@ -54,6 +56,20 @@ func (f forkUnit) launch(cmd *exec.Cmd, visible []string) error {
 	}
 	return p.Start(cmd, visible)
 }
+
+// RollsBackWhole reports whether a rollback of a fork gives back everything that a command in it can have changed, but for its temporary
+// files. It does not give back what the fork's own servers have beside the app's databases, such as other databases and roles, nor what the
+// app excludes.
+func RollsBackWhole(rec store.App) bool {
+	onServer := func(db ipc.Database) bool { _, ok := served[db.Driver]; return ok }
+	return len(rec.Exclude) == 0 && !slices.ContainsFunc(rec.Databases, onServer) && rec.Unit == "" && rec.Domain == "" &&
+		rec.Fork.Isolation != ipc.IsolationPorts
+}
+
+// TempDir returns the folder that a fork has as its /tmp.
+func (b *Binder) TempDir(id ipc.AppID) string { return tempDir(b.StateDir(id)) }
+
+func tempDir(state string) string { return filepath.Join(state, "run", "tmp") }
 
 // ControlSocket returns the path of the socket for running commands inside of a fork. state is the daemon's own folder for the
 // fork.

@@ -172,6 +172,22 @@ func (svc *Service) CheckDrop(a *app.App) error {
 	return nil
 }
 
+// ClearFork ends the processes of a fork, and removes its temporary files.
+func (svc *Service) ClearFork(ctx context.Context, a *app.App) error {
+	release, err := svc.apps.Acquire(ctx, a, "clear fork", accounts.Self())
+	if err != nil {
+		return err
+	}
+	defer release()
+	if err := svc.stopFork(ctx, a); err != nil {
+		return err
+	}
+	if err := os.RemoveAll(svc.binder.TempDir(a.Rec().ID)); err != nil { // it removes links, and does not follow them
+		return err
+	}
+	return svc.opt.Failpoint.At("fork: cleared")
+}
+
 // stopFork ends the processes of a fork, so that nothing writes to its folder. It also works for a fork whose setup failed.
 func (svc *Service) stopFork(ctx context.Context, a *app.App) error {
 	svc.turns.StopTracker(a)
