@@ -5,6 +5,9 @@ import (
 
 	"mulligan/errs"
 	"mulligan/snap"
+	"mulligan/snap/files/apply"
+	"mulligan/snap/files/inode"
+	"mulligan/snap/files/walk"
 	"mulligan/snap/files/workspace"
 )
 
@@ -42,5 +45,10 @@ func (d *Driver) Seed(ctx context.Context, from snap.Driver, id snap.SnapshotID)
 		return workspace.Wrap(errs.Failed, op, err)
 	}
 	defer job.Close()
-	return workspace.Wrap(errs.Failed, op, job.Seed(source))
+	st, err := inode.StatAt(source.FD(), "")
+	if err != nil {
+		return errs.Wrap(errs.Failed, op, err)
+	}
+	original := apply.Source{Root: source, Memory: other.follower.Memory(ctx, deltas), Mapped: walk.MappedToWrite(st.ID.Dev)}
+	return workspace.Wrap(errs.Failed, op, job.Seed(original))
 }

@@ -5,12 +5,16 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
+	"github.com/zeebo/blake3"
 	"golang.org/x/sys/unix"
 
 	"mulligan/snap"
+	"mulligan/snap/files/inode"
+	"mulligan/snap/files/manifest"
 	"mulligan/testkit"
 )
 
@@ -64,10 +68,78 @@ func TestSeed(t *testing.T) {
 	}
 }
 
+// TestSeedShared does not read copies that share their blocks with files whose content is known. It reads those of files that a capture did
+// not read, or that change through a mapping without a trace in their stat.
+func TestSeedShared(t *testing.T) {
+	testkit.Need(t, "xfs")
+	top := testkit.Loop(t, 512, "mkfs.xfs", "-q", "-f")
+	parent := newSite(t, func(c *Config) {
+		c.Dir = filepath.Join(top, "parent")
+		must(t, os.Mkdir(c.Dir, 0o755))
+	})
+	parent.dir = parent.cfg.Dir
+	const n = 3000 // those of the last 10 ms are read, because a file may change twice at the same time
+	name := func(i int) string { return filepath.Join(parent.dir, "f"+strconv.Itoa(i)) }
+	for i := range n {
+		must(t, os.WriteFile(name(i), []byte("content "+strconv.Itoa(i)), 0o644))
+	}
+	first := parent.capture(t)
+	fork := besideIn(t, parent, filepath.Join(top, "fork"))
+	_, err := fork.Adopt(t.Context(), parent.Driver, first.ID, "fs-first")
+	must(t, err)
+	was, err := os.Stat(name(0))
+	must(t, err)
+	must(t, os.WriteFile(name(0), []byte("CONTENT 0"), 0o644))
+	must(t, os.Chtimes(name(0), time.Time{}, was.ModTime()))
+	mapped, err := os.OpenFile(name(1), os.O_RDWR, 0)
+	must(t, err)
+	defer mapped.Close() // it is not written to
+	m, err := unix.Mmap(int(mapped.Fd()), 0, 9, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	must(t, err)
+	defer unix.Munmap(m) // as above
+
+	must(t, fork.Seed(t.Context(), parent.Driver, "fs-first"))
+	if len(regulars(t, fork.dir)) != n {
+		t.Fatalf("%d files were copied", len(regulars(t, fork.dir)))
+	}
+	known := func(i int) bool {
+		st, err := inode.StatAt(unix.AT_FDCWD, filepath.Join(fork.dir, "f"+strconv.Itoa(i)))
+		must(t, err)
+		var e manifest.Entry
+		found := fork.walker.Cache.Find("", st, &e)
+		if found {
+			b, err := os.ReadFile(filepath.Join(fork.dir, "f"+strconv.Itoa(i)))
+			must(t, err)
+			if e.Hash != snap.Hash(blake3.Sum256(b)) {
+				t.Errorf("copy %d has %q, which is not what is known of it", i, b)
+			}
+		}
+		return found
+	}
+	count := 0
+	for i := range n {
+		if known(i) {
+			count++
+		}
+	}
+	if count == 0 || known(0) || known(1) {
+		t.Errorf("of %d copies, %d need not be read; the one that had changed: %t, the mapped one: %t", n, count, known(0), known(1))
+	}
+	fork.restore(t, "fs-first")
+	if b, err := os.ReadFile(filepath.Join(fork.dir, "f0")); err != nil || string(b) != "content 0" {
+		t.Errorf("after the restore a file has %q, %v", b, err)
+	}
+}
+
 // beside makes a workspace of another app, with the same content store.
 func beside(t *testing.T, s *site) *site {
 	t.Helper()
-	other := &site{dir: filepath.Join(t.TempDir(), "ws"), state: filepath.Join(t.TempDir(), "state"), cas: s.cas}
+	return besideIn(t, s, filepath.Join(t.TempDir(), "ws"))
+}
+
+func besideIn(t *testing.T, s *site, dir string) *site {
+	t.Helper()
+	other := &site{dir: dir, state: filepath.Join(t.TempDir(), "state"), cas: s.cas}
 	must(t, os.Mkdir(other.dir, 0o755))
 	must(t, os.Mkdir(other.state, 0o755))
 	t.Cleanup(func() { makeRemovable(other.dir) })

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"io"
 	"os"
+	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -11,34 +13,62 @@ import (
 	"mulligan/snap/beneath"
 	"mulligan/snap/files/diff"
 	"mulligan/snap/files/inode"
+	"mulligan/snap/files/manifest"
 	"mulligan/snap/files/parallel"
 	"mulligan/snap/files/relpath"
+	"mulligan/snap/files/walk"
 )
+
+// Source is a workspace that files are copied from.
+type Source struct {
+	Root   *beneath.Root
+	Memory walk.Memory     // what its files were when they were last read
+	Mapped map[uint64]bool // inode numbers of files that may change although their stat does not
+}
 
 // Seed copies ordinary files that the deltas bring from another workspace in which they look the same, and makes the folders of all.
 // It leaves out whatever it is not sure of: a restore of the same deltas must follow, which reads what is there.
 //
-// A copy shares its blocks with the original where the filesystem can do that.
-func (h *Job) Seed(from *beneath.Root) error {
+// A copy shares its blocks with the original where the filesystem can do that. If the content of the original is known, so is that of the
+// copy, which is not read then.
+func (h *Job) Seed(from Source) error {
 	if err := h.makeFolders(); err != nil {
 		return h.wrap(err)
 	}
+	var mu sync.Mutex
+	var known []copied
 	err := parallel.InRuns(len(h.deltas), func() (func(int) error, func()) {
 		s := &seeder{Job: &Job{job: h.job}, from: from}
-		return func(i int) error { return s.seed(&h.deltas[i]) }, s.end
+		return func(i int) error { return s.seed(&h.deltas[i]) }, func() {
+			mu.Lock()
+			defer mu.Unlock()
+			known = append(known, s.known...)
+			s.end()
+		}
 	})
 	if err == nil {
 		err = h.syncAll()
 	}
+	now := time.Now()
+	for _, c := range known {
+		h.p.Walker.Cache.Add(c.st, c.as, now)
+	}
 	return h.wrap(err)
+}
+
+// copied is a copy whose content is known.
+type copied struct {
+	st inode.Stat
+	as *manifest.Entry
 }
 
 // seeder is one worker of Seed.
 type seeder struct {
 	*Job
-	from       *beneath.Root
+	from       Source
 	source     *beneath.Root // the folder of from that was last opened
 	sourcePath string
+	known      []copied
 }
 
 func (s *seeder) end() {
@@ -58,7 +88,7 @@ func (s *seeder) open(folder string) (*beneath.Root, error) {
 		return s.source, nil
 	}
 	s.closeSource()
-	dir, err := s.from.OpenDir(folder)
+	dir, err := s.from.Root.OpenDir(folder)
 	if err == nil {
 		s.source, s.sourcePath = dir, folder
 	}
@@ -95,14 +125,25 @@ func (s *seeder) seed(d *diff.Delta) error {
 	if err != nil {
 		return s.failed(d.Path, err)
 	}
-	same, err := clone(dst, src, was)
+	shared, same, err := clone(dst, src, was)
 	if err == nil && same {
 		err = setMeta(int(dst.Fd()), e)
+	}
+	if err == nil && same && shared && s.from.has(d.Path, was, e) {
+		var st inode.Stat
+		st, err = inode.StatAt(int(dst.Fd()), "")
+		s.known = append(s.known, copied{st, e})
 	}
 	if !same {
 		err = errs.Also(err, unix.Unlinkat(dir.FD(), name, 0))
 	}
 	return s.failed(d.Path, errs.Also(err, dst.Close()))
+}
+
+// has reports whether the content of a file of the source, whose stat is st, is known to be that of e.
+func (f Source) has(path string, st inode.Stat, e *manifest.Entry) bool {
+	var now manifest.Entry
+	return !f.Mapped[st.ID.Ino] && f.Memory.Find(path, st, &now) && now.Hash == e.Hash
 }
 
 // openSeed opens a regular file that has one name and no holes. Otherwise it returns nil.
@@ -121,13 +162,14 @@ func openSeed(dir *beneath.Root, name string) (*os.File, inode.Stat, error) {
 	return f, st, nil
 }
 
-// clone copies src to dst, and reports whether src stayed as it was meanwhile.
-func clone(dst, src *os.File, was inode.Stat) (same bool, err error) {
-	if unix.IoctlFileClone(int(dst.Fd()), int(src.Fd())) != nil {
+// clone copies src to dst, and reports whether they share their blocks and whether src stayed as it was meanwhile.
+func clone(dst, src *os.File, was inode.Stat) (shared, same bool, err error) {
+	shared = unix.IoctlFileClone(int(dst.Fd()), int(src.Fd())) == nil
+	if !shared {
 		if _, err := io.Copy(dst, src); err != nil {
-			return false, err
+			return false, false, err
 		}
 	}
 	now, err := inode.StatAt(int(src.Fd()), "")
-	return err == nil && now.Same(was), err
+	return shared, err == nil && now.Same(was), err
 }
