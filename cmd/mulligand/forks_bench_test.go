@@ -23,12 +23,14 @@ import (
 )
 
 // BenchmarkForks measures forks beside what people do without them, one after the other in each round, and prints for each row whether the
-// goal is met. BENCH_FILES and BENCH_MB are the sizes: files of the app, and megabytes of its PostgreSQL database.
+// goal is met. BENCH_FILES, BENCH_MB and BENCH_GUEST_MB are the sizes: files of the app, megabytes of its PostgreSQL database (of which a whole app
+// has a tenth), and megabytes on a guest's disk.
 func BenchmarkForks(b *testing.B) {
 	b.Run("files", benchForkedFiles)
 	b.Run("postgres by dump", func(b *testing.B) { benchForkedPostgres(b, false) })
 	b.Run("postgres by its files", func(b *testing.B) { benchForkedPostgres(b, true) })
 	b.Run("guest", benchForkedGuest)
+	b.Run("whole apps", benchForkedApps)
 	b.Run("bisect", benchBisect)
 }
 
@@ -100,10 +102,27 @@ func (d *daemonProcess) addFrom(b *testing.B, dir, text string) {
 	d.cred = &syscall.Credential{Uid: ordinary, Gid: ordinary}
 }
 
+// sourceTree makes n small files, 100 in each folder.
+func sourceTree(b *testing.B, ws string, n int) {
+	b.Helper()
+	for i := range n {
+		folder := filepath.Join(ws, "src", strconv.Itoa(i/100))
+		if i%100 == 0 {
+			if err := os.MkdirAll(folder, 0o755); err != nil {
+				b.Fatal(err)
+			}
+		}
+		if err := os.WriteFile(filepath.Join(folder, "f"+strconv.Itoa(i%100)), fmt.Appendf(nil, "file %d of a source tree, with a line or two\n", i), 0o644); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
 func benchForkedFiles(b *testing.B) {
-	n := setting("BENCH_FILES", 20_000)
+	n := setting("BENCH_FILES", 100_000)
 	d, dir := benchApp(b, int64(2000+n/20))
-	shell(b, dir+"/ws", `i=0; while [ $i -lt $1 ]; do mkdir -p src/$((i/100)); j=0; while [ $j -lt 100 ]; do echo "file $i $j of a source tree, with a line or two" >src/$((i/100))/f$j; j=$((j+1)); done; i=$((i+100)); done; chown -R nobody .`, fmt.Sprint(n))
+	sourceTree(b, dir+"/ws", n)
+	shell(b, dir+"/ws", `chown -R nobody .`)
 	d.addFrom(b, dir, "")
 	d.must("create", "--app", "shop")
 	var first, further, copies time.Duration
@@ -260,7 +279,7 @@ func watchDown(b *testing.B, addr string) (stop func() time.Duration) {
 // as virt-clone makes one.
 func benchForkedGuest(b *testing.B) {
 	h := disktest.Running(b)
-	mb := setting("BENCH_MB", 1000)
+	mb := setting("BENCH_GUEST_MB", 4000)
 	virsh := func(args ...string) { output(b, "", "virsh", append([]string{"-q", "-c", h.URI}, args...)...) }
 	begin := func(g *disktest.Guest) {
 		file := filepath.Join(h.Dir, g.Name+".xml")

@@ -221,11 +221,11 @@ func (b *bisection) fork(ctx context.Context, origin store.Checkpoint) (a *app.A
 			return nil, err
 		}
 	}
-	rec, err := b.describe(ctx, b.parent, origin, ipc.ForkRequest{Name: records.NewID("bisect-")}, b.kinds)
-	if err != nil {
+	if a, err = b.claim(ctx, accounts.Self(), b.parent, origin, ipc.ForkRequest{Name: records.NewID("bisect-")}, b.kinds); err != nil {
 		return nil, err
 	}
-	if a, err = b.registry.AddFork(ctx, accounts.Self(), rec, func() error { return b.seedLayers(ctx, b.parent, rec, origin) }); err != nil {
+	rec := a.Rec()
+	if err = b.registry.OpenFork(ctx, a, func() error { return b.seedLayers(ctx, b.parent, rec, origin) }); err != nil {
 		return nil, err
 	}
 	if err = b.bring(ctx, a, origin); err != nil {

@@ -8,12 +8,14 @@
 package fork
 
 import (
+	"cmp"
 	"context"
 	"fmt"
-	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
 
 	"mulligan/daemon/accounts"
 	"mulligan/daemon/app"
@@ -39,6 +41,9 @@ type Service struct {
 	checkpoints *checkpoint.Service
 	rollbacks   *rollback.Service
 	registry    *registry.Service
+
+	naming   sync.Mutex // forks get their names and ports one after the other
+	adopting sync.Mutex // snapshots are adopted by one app at a time, as each holds its parent meanwhile
 }
 
 // New returns the service of a daemon's forks.
@@ -48,8 +53,10 @@ func New(opt *settings.Options, store *records.Records, ev *events.Events, apps 
 	return &Service{opt: opt, store: store, events: ev, apps: apps, checkpoints: cps, rollbacks: rollbacks, registry: reg}
 }
 
-// maxCount bounds how many forks one request makes.
-const maxCount = 16
+const (
+	maxCount  = 16 // forks that one request makes
+	maxAtOnce = 4  // of these, how many are made at a time
+)
 
 // Fork makes forks of the app called ref, from a checkpoint of it, and starts them.
 func (s *Service) Fork(ctx context.Context, who ipc.Caller, ref string, req ipc.ForkRequest) (list ipc.ForkList, err error) {
@@ -81,14 +88,27 @@ func (s *Service) Fork(ctx context.Context, who ipc.Caller, ref string, req ipc.
 	if err != nil {
 		return list, errs.Wrap(errs.Failed, op, err)
 	}
-	for range req.Count {
-		f, err := s.make(ctx, who, parent, origin, req, kinds)
+	made, failed := make([]ipc.App, req.Count), make([]error, req.Count)
+	var work errgroup.Group
+	work.SetLimit(maxAtOnce)
+	for i := range req.Count {
+		a, err := s.claim(ctx, who, parent, origin, req, kinds)
 		if err != nil {
-			return list, errs.Wrap(errs.Failed, op, err)
+			failed[i] = err
+			break
 		}
-		list.Forks = append(list.Forks, f)
+		work.Go(func() error {
+			made[i], failed[i] = s.make(ctx, who, parent, a, origin, req)
+			return nil
+		})
 	}
-	return list, nil
+	_ = work.Wait() // each has its own error
+	for i := range made {
+		if failed[i] == nil && made[i].Fork != nil {
+			list.Forks = append(list.Forks, made[i])
+		}
+	}
+	return list, errs.Wrap(errs.Failed, op, cmp.Or(failed...)) // often they have the same one
 }
 
 // check refuses what cannot be forked, before anything is made.
@@ -166,263 +186,6 @@ func (s *Service) origin(ctx context.Context, who ipc.Caller, parent *app.App, r
 		id = made.ID
 	}
 	return s.store.Checkpoint(ctx, parent.Rec().ID, id)
-}
-
-// make makes one fork.
-func (s *Service) make(ctx context.Context, who ipc.Caller, parent *app.App, origin store.Checkpoint, req ipc.ForkRequest, kinds map[string]string) (ipc.App, error) {
-	rec, err := s.describe(ctx, parent, origin, req, kinds)
-	if err != nil {
-		return ipc.App{}, err
-	}
-	a, err := s.registry.AddFork(ctx, who, rec, func() error { return s.seedLayers(ctx, parent, rec, origin) })
-	if err != nil {
-		return ipc.App{}, err
-	}
-	if err := s.fill(ctx, parent, a, origin, req); err != nil {
-		return ipc.App{}, errs.Also(err, s.drop(ctx, who, a))
-	}
-	s.events.WriteAudit(ctx, parent.Rec(), who, "fork", rec.Fork.Name, "", nil, app.WithoutSecrets(a.Rec().App))
-	return a.View(ctx), nil
-}
-
-// fill brings the fork to its origin, and starts it.
-func (s *Service) fill(ctx context.Context, parent, a *app.App, origin store.Checkpoint, req ipc.ForkRequest) error {
-	if err := s.restore(ctx, parent, a, origin, req); err != nil {
-		return err
-	}
-	if err := s.opt.Failpoint.At("fork: filled"); err != nil {
-		return err
-	}
-	if a.Rec().Domain != "" && !req.NoStart { // a rollback that leaves the disks alone leaves the domain alone
-		if err := s.startFork(ctx, a); err != nil {
-			return err
-		}
-	}
-	return s.registry.ForkMade(ctx, a)
-}
-
-// restore takes a new fork to its origin.
-func (s *Service) restore(ctx context.Context, parent, a *app.App, origin store.Checkpoint, req ipc.ForkRequest) error {
-	origin.Pinned = true // what the fork changed is known as long as the fork exists
-	cp, err := s.adopt(ctx, parent, a, origin, "the state of "+string(origin.ID)+" of "+parent.Rec().Slug)
-	if err != nil {
-		return err
-	}
-	if err := s.seed(ctx, parent, a, cp); err != nil {
-		return err
-	}
-	onHost := a.Rec().Fork.Isolation == ipc.IsolationPorts
-	start := !req.NoStart && a.Unit() != nil && !onHost
-	rollback := ipc.RollbackRequest{Reason: "fork"}
-	if rollback.Without, err = s.apps.SeededLayers(a.Rec()); err != nil {
-		return err
-	}
-	if a.Rec().Domain != "" {
-		rollback.Without = append(rollback.Without, string(snap.Disk))
-	}
-	if a.Unit() != nil {
-		rollback.Start = &start
-	}
-	res, err := s.rollbacks.Rollback(ctx, accounts.Self(), string(a.Rec().ID), cp.ID, rollback, nil)
-	if err != nil {
-		return err
-	}
-	// Its safety checkpoint is of an empty folder, where neither redo nor anybody else should go.
-	err = s.checkpoints.Delete(ctx, accounts.Self(), string(a.Rec().ID), res.SafetyCheckpoint.ID)
-	s.checkpoints.NoteBehind(ctx, a) // nothing is: what the rollback left as it was has the state of the origin
-	if err == nil && onHost {
-		err = s.settle(ctx, parent, a, cp, req)
-	}
-	return err
-}
-
-// seed copies what the parent still has of the fork's first checkpoint, which is faster than to restore it from the content store. The
-// rollback that follows reads the copies, and brings the rest.
-func (s *Service) seed(ctx context.Context, parent, a *app.App, cp store.Checkpoint) error {
-	release, err := s.apps.Acquire(ctx, a, "fork", accounts.Self())
-	if err != nil {
-		return err
-	}
-	defer release()
-	for _, l := range a.Layers() {
-		held, ok := cp.Snapshot(l.Name)
-		theirs, there := parent.Layer(l.Name)
-		seeder, can := l.Driver.(snap.Seeder)
-		if !ok || !there || !can || held.Raw {
-			continue
-		}
-		if err := seeder.Seed(ctx, theirs.Driver, held.ID); err != nil {
-			return err
-		}
-		if err := s.opt.Failpoint.At("seeded " + string(l.Name)); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// adopt makes a checkpoint of to that holds the same states as one of from, and is pinned if that is. It lacks the layers in without.
-func (s *Service) adopt(ctx context.Context, from, to *app.App, cp store.Checkpoint, notes string, without ...string) (made store.Checkpoint, err error) {
-	for _, a := range []*app.App{from, to} {
-		release, err := s.apps.Acquire(ctx, a, "fork", accounts.Self())
-		if err != nil {
-			return made, err
-		}
-		defer release()
-	}
-	ids, announced := checkpoint.Announced(to, to.Layers())
-	if err := s.store.PutDisposals(ctx, announced...); err != nil {
-		return made, err
-	}
-	made.Checkpoint = cp.Checkpoint
-	made.ID, made.AppID, made.Notes = ipc.CheckpointID(records.NewID("cp-")), to.Rec().ID, &notes
-	made.Trigger = ipc.TriggerManual
-	for i, l := range to.Layers() {
-		if err := s.opt.Failpoint.At("adopt " + string(l.Name)); err != nil {
-			return made, err
-		}
-		if slices.Contains(without, string(l.Name)) {
-			continue
-		}
-		held, ok := cp.Snapshot(l.Name)
-		theirs, there := from.Layer(l.Name)
-		if !ok || !there {
-			return made, errs.New(errs.Conflict, "", "checkpoint %s was made before the app had the layer %s", cp.ID, l.Name).WithHint("use a newer checkpoint")
-		}
-		got, err := s.adoptLayer(ctx, from, to, l, theirs, held.ID, ids[i])
-		if err != nil {
-			return made, err
-		}
-		made.Snapshots = append(made.Snapshots, store.Snapshot{
-			Layer: l.Name, ID: got.ID, Driver: got.Driver, Hash: got.Hash, Position: got.Position, Quiesced: held.Quiesced, Raw: held.Raw || got.Raw,
-		})
-	}
-	return made, s.checkpoints.Record(ctx, to, &made, "")
-}
-
-// adoptLayer stores the state of a layer that another app has as one of to's layer l. One of the two apps is a fork of the other. If the
-// parent's driver manages the files of a database's server, the fork has the same files: then the fork's database is read, or its
-// server's files are kept.
-func (s *Service) adoptLayer(ctx context.Context, from, to *app.App, l, theirs layer.Layer, id, as snap.SnapshotID) (snap.Snapshot, error) {
-	fork := from
-	if f := to.Rec().Fork; f != nil && f.Parent == from.Rec().ID {
-		fork = to
-	}
-	seeded, err := s.apps.SeededLayers(fork.Rec())
-	switch {
-	case err != nil:
-		return snap.Snapshot{}, err
-	case l.Kind == layer.Disk && fork == to: // its disks were made with that state
-		return l.Driver.Capture(ctx, snap.CaptureRequest{ID: as})
-	case !slices.Contains(seeded, string(l.Name)):
-		adopter, ok := l.Driver.(snap.Adopter)
-		if !ok {
-			return snap.Snapshot{}, errs.New(errs.Unavailable, "", "%s of %s cannot be used at present", l.Name, to.Rec().Slug).WithHint("mulligan status says why")
-		}
-		return adopter.Adopt(ctx, theirs.Driver, id, as)
-	case fork == to:
-		return l.Driver.Capture(ctx, snap.CaptureRequest{ID: as})
-	}
-	return s.apps.AdoptServer(ctx, to.Now.Load(), from.Rec(), l.Name, as)
-}
-
-// seedLayers makes the fork's domain, and the data of its servers that its parent's drivers make.
-func (s *Service) seedLayers(ctx context.Context, parent *app.App, rec store.App, origin store.Checkpoint) error {
-	release, err := s.apps.AcquireBrief(ctx, parent, "fork")
-	if err != nil {
-		return err
-	}
-	defer release()
-	if err := s.apps.SeedGuest(ctx, parent.Now.Load(), rec, origin); err != nil {
-		return err
-	}
-	return s.apps.SeedServers(ctx, parent.Now.Load(), rec, origin)
-}
-
-// describe is the record of a fork to be made. kinds is what the servers of its databases must be like.
-func (s *Service) describe(ctx context.Context, parent *app.App, origin store.Checkpoint, req ipc.ForkRequest, kinds map[string]string) (store.App, error) {
-	was := parent.Rec()
-	rec := was
-	rec.ID, rec.CreatedAt, rec.Rev = ipc.AppID(records.NewID("app-")), s.opt.Now().UTC(), 0
-	name := req.Name
-	if name == "" {
-		name = s.freeName(was.ID)
-	}
-	rec.Slug = was.Slug + "-" + name
-	rec.Workspace = req.Dir
-	if rec.Workspace == "" {
-		rec.Workspace = filepath.Join(forksDir(was.App), name)
-	}
-	if !filepath.IsAbs(rec.Workspace) || filepath.Clean(rec.Workspace) != rec.Workspace {
-		return rec, errs.New(errs.Invalid, "", "%q is not an absolute path", rec.Workspace)
-	}
-	if state := s.opt.StateDir; rec.Workspace == state || app.Within(state, rec.Workspace) || app.Within(rec.Workspace, state) {
-		return rec, errs.New(errs.Invalid, "", "the fork's folder %q and the state folder %q must not contain each other", rec.Workspace, state).
-			WithHint("choose another folder with --dir")
-	}
-	rec.Databases = slices.Clone(was.Databases)
-	for i, db := range rec.Databases {
-		if db.Driver == "sqlite" {
-			_, rec.Databases[i].DSN = layer.PlaceOf(was.Workspace, db.DSN)
-		}
-		// Whatever the daemon knows of the files of the parent's server is not true of the fork's own.
-		rec.Databases[i].DataDir, rec.Databases[i].Unit, rec.Databases[i].Mode, rec.Databases[i].Chosen, rec.Databases[i].Why = "", "", "", "", ""
-	}
-	rec.Fork = &ipc.Fork{
-		Name: name, Parent: was.ID, Origin: origin.ID, ParentPath: was.Workspace, Servers: kinds, Making: true,
-	}
-	if layer.StartsDomain(parent.Unit()) {
-		was.Unit = "" // the daemon starts the fork's domain
-	}
-	rec.Unit = ""
-	if was.Domain != "" {
-		rec.Domain = was.Domain + "-fork-" + name
-		if len(was.Run) == 0 && was.Unit == "" {
-			was.Health, rec.Health = nil, nil // it would ask the parent's guest
-		}
-	}
-	if err := s.isolate(was, rec.Fork); err != nil {
-		return rec, err
-	}
-	if rec.Fork.Isolation == ipc.IsolationPorts {
-		rec.Fork.ParentPath = rec.Workspace
-		return rec, s.onHost(ctx, was, &rec)
-	}
-	rec.Fork.ParentUnit = was.Unit
-	if f := was.Fork; f != nil { // a fork of a fork sees itself where the first parent is
-		rec.Fork.ParentPath, rec.Fork.ParentUnit = f.ParentPath, f.ParentUnit
-	}
-	if unit := rec.Fork.ParentUnit; unit != "" {
-		rec.Unit = layer.CopyName(rec.ID, unit)
-	}
-	return rec, s.ports(was.Fork, &rec)
-}
-
-// forksDir is the folder in which the folders of an app's forks are made.
-func forksDir(parent ipc.App) string {
-	switch dir := parent.Forking.Dir; {
-	case dir == "":
-		return filepath.Join(filepath.Dir(parent.Workspace), parent.Slug+"-forks")
-	case filepath.IsAbs(dir):
-		return dir
-	default:
-		return filepath.Join(parent.Workspace, dir)
-	}
-}
-
-// freeName is the smallest number that no fork of the app has as its name.
-func (s *Service) freeName(parent ipc.AppID) string {
-	taken := map[string]bool{}
-	for _, rec := range s.apps.Records() {
-		if rec.Fork != nil && rec.Fork.Parent == parent {
-			taken[rec.Fork.Name] = true
-		}
-	}
-	for n := 1; ; n++ {
-		if name := strconv.Itoa(n); !taken[name] {
-			return name
-		}
-	}
 }
 
 // find finds a fork of the app called ref by its name.

@@ -15,9 +15,9 @@ import (
 	"mulligan/ipc"
 )
 
-// AddFork registers a fork whose record was made from its parent's, with an empty folder. The fork is not started, and its record
-// says that it is being made until ForkMade. seed makes what has to exist before its own servers are started.
-func (svc *Service) AddFork(ctx context.Context, who ipc.Caller, rec store.App, seed func() error) (*app.App, error) {
+// ClaimFork registers a fork whose record was made from its parent's, before anything of it is made. The record says that it is being made
+// until ForkMade. OpenFork must follow.
+func (svc *Service) ClaimFork(ctx context.Context, who ipc.Caller, rec store.App) (*app.App, error) {
 	if err := svc.checkAppQuota(ctx, who); err != nil {
 		return nil, err
 	}
@@ -25,22 +25,29 @@ func (svc *Service) AddFork(ctx context.Context, who ipc.Caller, rec store.App, 
 	if err := svc.apps.Claim(a); err != nil {
 		return nil, err
 	}
-	defer a.Release()
 	// The record is written first, because after a crash it says what may have to be removed.
 	if err := svc.store.PutApp(ctx, rec); err != nil {
+		a.Release()
 		svc.apps.Unregister(a)
 		return nil, err
 	}
-	err := svc.openFork(ctx, a, rec, seed)
+	return a, nil
+}
+
+// OpenFork makes the empty folder of a fork that was claimed, and its servers; seed makes what has to exist before they are started. The
+// fork is not started. If that fails, nothing is left of the fork.
+func (svc *Service) OpenFork(ctx context.Context, a *app.App, seed func() error) error {
+	defer a.Release()
+	err := svc.openFork(ctx, a, a.Rec(), seed)
 	if err == nil {
-		return a, nil
+		return nil
 	}
 	if left := svc.disposeFork(ctx, a); left != nil { // the record stays, and it is tried again
 		noteUndropped(a, left)
-		return nil, errs.Also(err, left)
+		return errs.Also(err, left)
 	}
 	svc.apps.Unregister(a)
-	return nil, err
+	return err
 }
 
 func (svc *Service) openFork(ctx context.Context, a *app.App, rec store.App, seed func() error) error {
