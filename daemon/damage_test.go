@@ -36,7 +36,7 @@ func TestFlippedByte(t *testing.T) {
 		flips, free = 1200, 300
 	}
 	w := newWorld(t, pgtest.Start(t, pgtest.Options{Dir: quickDir(t)}))
-	target := w.twoPoints(t)
+	target, _ := w.twoPoints(t)
 	needed, spare := stretches(t, filepath.Join(w.state(), "store"))
 	sh(t, `mkdir "$1/template" && cp -a "$1/ws" "$1/state" "$1/template"`, w.dir)
 	tally := map[string]int{}
@@ -151,8 +151,8 @@ func pickIn(rnd *rand.Rand, of []stretch) (path string, at int64, what string) {
 }
 
 // twoPoints makes a checkpoint of the state one and another of the state two,
-// in which the app stays. Its program is let be.
-func (w world) twoPoints(t *testing.T) (one ipc.CheckpointID) {
+// in which the app stays. Its program is let be. end is where the second ends in the log of the app's cluster, if it has one.
+func (w world) twoPoints(t *testing.T) (one ipc.CheckpointID, end string) {
 	t.Helper()
 	d := w.open(t)
 	defer w.close(t, d)
@@ -168,8 +168,13 @@ func (w world) twoPoints(t *testing.T) (one ipc.CheckpointID) {
 		if word == "one" {
 			one = cp.ID
 		}
+		for _, db := range cp.DBSnapshots {
+			if db.Database == "main" {
+				_, end, _ = strings.Cut(db.Position, ":") // after the number of the timeline
+			}
+		}
 	}
-	return one
+	return one, end
 }
 
 // pickByte picks one byte of what is in a folder.
@@ -243,8 +248,8 @@ func TestFlippedByteOfCluster(t *testing.T) {
 	}
 	w.close(t, d)
 	from := w.newSegment(t)
-	target := w.twoPoints(t)
-	log, begin, end := w.archived(t, from)
+	target, to := w.twoPoints(t)
+	log, begin, end := w.archived(t, from, to)
 	records := logRecords(t, log, begin, end)
 	tally, rnd := map[string]int{}, testkit.Rand(t)
 	for n := range flips {
@@ -311,14 +316,14 @@ func (w world) newSegment(t *testing.T) (lsn string) {
 	return lsn
 }
 
-// archived has the server archive the log from a place on, and gives the file with
-// the bytes that were written to it since.
-func (w world) archived(t *testing.T, from string) (path string, begin, end int64) {
+// archived has the server archive the log from one place to another, and gives the file with
+// these bytes. The server may have written more on its own, on which no checkpoint rests.
+func (w world) archived(t *testing.T, from, to string) (path string, begin, end int64) {
 	t.Helper()
 	var dir, first, last string
 	w.ask(t, "SELECT current_setting('data_directory')", &dir)
 	w.ask(t, "SELECT file_name, file_offset FROM pg_walfile_name_offset('"+from+"')", &first, &begin)
-	w.ask(t, "SELECT file_name, file_offset FROM pg_walfile_name_offset(pg_current_wal_insert_lsn())", &last, &end)
+	w.ask(t, "SELECT file_name, file_offset FROM pg_walfile_name_offset('"+to+"')", &last, &end)
 	if first != last || end <= begin {
 		t.Fatalf("the log goes from %s:%d to %s:%d", first, begin, last, end)
 	}

@@ -245,7 +245,7 @@ func TestLostRecords(t *testing.T) {
 func TestDamageHidesNothing(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
-	one := w.twoPoints(t)
+	one, _ := w.twoPoints(t)
 	d := w.open(t)
 	w.set(t, "three")
 	cp, err := d.Create(t.Context(), root, "shop", ipc.CreateRequest{Notes: "three"})
@@ -373,7 +373,7 @@ func TestOldRecords(t *testing.T) {
 		t.Run(step, func(t *testing.T) {
 			t.Parallel()
 			r := &recorded{world: newWorld(t, nil), random: testkit.Rand(t)}
-			one := r.twoPoints(t)
+			one, _ := r.twoPoints(t)
 			r.keepRecordsAt(t, step, one)
 			sh(t, `cd "$1" && rm -f mulligan.db* && cp -a old/. .`, r.state())
 			d := r.open(t)
