@@ -267,7 +267,7 @@ func spawn() (*worker, error) {
 	if err = errs.Also(err, ours.Close()); err != nil { // c has a duplicate
 		return nil, err
 	}
-	cmd := &exec.Cmd{Path: program, Args: []string{workerName}, Env: environment(), Dir: "/", ExtraFiles: []*os.File{theirs},
+	cmd := &exec.Cmd{Path: program, Args: []string{WorkerName}, Env: environment(), Dir: "/", ExtraFiles: []*os.File{theirs},
 		SysProcAttr: &syscall.SysProcAttr{Setpgid: true}}
 	if err := StartConfined(cmd); err != nil {
 		return nil, errs.Also(err, c.Close())

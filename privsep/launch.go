@@ -78,7 +78,7 @@ func (u User) Start(cmd *exec.Cmd, o Options) error {
 		return err
 	}
 	defer status.Close() // the pipe was only read
-	cmd.Path, cmd.Args, cmd.Env, cmd.Dir = program, []string{launcherName}, append(environment(), o.Visible...), "/"
+	cmd.Path, cmd.Args, cmd.Env, cmd.Dir = program, []string{LauncherName}, append(environment(), o.Visible...), "/"
 	cmd.ExtraFiles = append([]*os.File{paper, report}, cmd.ExtraFiles...)
 	err = cmd.Start()
 	if err = errs.Also(err, report.Close()); err != nil {

@@ -74,8 +74,8 @@ func (u User) mayBecome() error {
 
 // The names (argv[0]) from which a process knows that it was started as a worker or a launcher.
 const (
-	workerName   = "mulligand-worker"
-	launcherName = "mulligand-launch"
+	WorkerName   = "mulligand-worker"
+	LauncherName = "mulligand-launch"
 )
 
 // program is the path of the daemon's own program. It is valid even if the file was replaced since the start.
@@ -87,9 +87,9 @@ var hasMain atomic.Bool
 // once.
 func Main() {
 	switch os.Args[0] {
-	case workerName:
+	case WorkerName:
 		os.Exit(work())
-	case launcherName:
+	case LauncherName:
 		os.Exit(launch())
 	}
 	hasMain.Store(true)

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -47,6 +48,15 @@ func TestExec(t *testing.T) {
 		if want := a.ws + "\ntry " + f.Fork.Name + "\ntyped 7 --app\n"; out != want || errOut != "said\n" || code != 5 {
 			t.Errorf("inside of fork %s: %q, %q, %d; want %q", f.Fork.Name, out, errOut, code, want)
 		}
+	}
+	inits := d.inForks("mulligand-fork")
+	for pid := range inits { // it needs none, and would start three times as slowly
+		if maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid)); err != nil || strings.Contains(string(maps), "libvirt") {
+			t.Errorf("the init %d of a fork has libvirt, %v", pid, err)
+		}
+	}
+	if len(inits) == 0 {
+		t.Error("no fork has an init")
 	}
 	if out, _, _ := d.inside(nil, "", "1", "--", filepath.Join(a.ws, "app"), "visit", a.addr); out != "try 1\n" {
 		t.Errorf("at the app's port, the fork that runs says %q", out)
