@@ -111,7 +111,7 @@ func (r *rollback) perform(ctx context.Context, who ipc.Caller, op string, id ip
 	unmute := turns.TrackerOf(r.a).Mute(ctx)
 	err := errs.Wrap(errs.Failed, op, r.run(ctx))
 	unmute(ctx)
-	if err == nil {
+	if f := app.Fork; err == nil && (f == nil || !f.Making) { // nobody reads the receipt of a fork that is being made
 		r.parts.rewordDatabases(ctx)
 	}
 	res := r.receipt(ctx, err)
