@@ -2,6 +2,7 @@ package layer
 
 import (
 	"context"
+	"os"
 	"slices"
 
 	"mulligan/daemon/store"
@@ -96,6 +97,7 @@ func (b *Binder) DropGuest(ctx context.Context, rec store.App, parent *Setup) er
 	if parent != nil {
 		driver, _ = parent.disks()
 	}
+	mine := b.diskState(rec.ID)
 	if driver == nil { // then nobody else has the parent's record of layers open, and this needs nothing of its domain
 		rec.ID = rec.Fork.Parent
 		var err error
@@ -104,7 +106,10 @@ func (b *Binder) DropGuest(ctx context.Context, rec store.App, parent *Setup) er
 		}
 		defer driver.Close() // it only had the record open
 	}
-	return driver.Return(ctx, others)
+	if err := driver.Return(ctx, others); err != nil {
+		return err
+	}
+	return os.RemoveAll(mine) // ClearState keeps an app's folder as long as this one is there
 }
 
 // relatives returns a function that reports whether an app is rec's, one that rec is a fork of, or a fork of rec, over any number of steps:
