@@ -108,10 +108,7 @@ func (w *vmWorld) domain(t *testing.T) *libvirt.Domain {
 
 func (w *vmWorld) boot(t *testing.T) {
 	t.Helper()
-	if err := w.domain(t).Create(); err != nil {
-		t.Fatal(err)
-	}
-	w.WaitReady(t)
+	w.Boot(t)
 }
 
 func (w *vmWorld) up(t *testing.T) bool {

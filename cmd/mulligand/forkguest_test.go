@@ -26,8 +26,7 @@ func newGuestApp(t *testing.T) *guestApp {
 	// The card is connected to nothing here, and would be to a bridge or a network elsewhere.
 	g := h.NewGuest(t, "shop", disktest.GuestOptions{Disks: 2, Devices: "<interface type='ethernet'><mac address='52:54:00:aa:bb:cc'/><model type='virtio'/></interface>"})
 	output(t, g.XML, "virsh", "-q", "-c", h.URI, "define", "/dev/stdin")
-	output(t, "", "virsh", "-q", "-c", h.URI, "start", g.Name)
-	g.WaitReady(t)
+	g.Boot(t)
 	t.Cleanup(g.HangUp)
 	a := &guestApp{forkable: newForkable(t, startDaemon(t)), host: h, guest: g}
 	a.d.must("app", "set", "--app", "shop", "domain="+g.Name, "uri="+h.URI, "shutdown=destroy")

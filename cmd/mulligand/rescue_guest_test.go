@@ -15,8 +15,7 @@ func guestVictim(t *testing.T) (*victim, *disktest.Guest) {
 	h := disktest.Running(t)
 	g := h.NewGuest(t, "shop", disktest.GuestOptions{})
 	output(t, g.XML, "virsh", "-q", "-c", h.URI, "define", "/dev/stdin")
-	output(t, "", "virsh", "-q", "-c", h.URI, "start", g.Name)
-	g.WaitReady(t)
+	g.Boot(t)
 	t.Cleanup(g.HangUp)
 	g.Do(t, "set zero")
 

@@ -153,10 +153,8 @@ func (v *vm) up(t testing.TB) bool {
 // boot starts the domain from outside and waits for the guest.
 func (v *vm) boot(t testing.TB) {
 	t.Helper()
-	if err := v.lookup(t).Create(); err != nil {
-		t.Fatal(err)
-	}
-	v.WaitReady(t)
+	v.connect(t)
+	v.Boot(t)
 }
 
 // driver makes a driver for the domain over the state folder.

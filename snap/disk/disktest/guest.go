@@ -29,6 +29,12 @@ type GuestOptions struct {
 	KeepBare bool   // the disks hold no filesystem
 }
 
+// What a guest has unless its test says otherwise, in MiB.
+const (
+	usualSize = 64
+	usualRAM  = 160
+)
+
 // Guest is a defined domain and how to talk to what runs in it.
 type Guest struct {
 	Name  string
@@ -36,6 +42,8 @@ type Guest struct {
 	Disks []string // paths of the images it was first defined with
 	NVRAM string
 
+	opt  GuestOptions
+	made []unix.Timespec // when the disks were written to last
 	host *Host
 	dir  string
 	app  string // path of the socket of its program
@@ -55,12 +63,12 @@ func (h *Host) NewGuest(t testing.TB, name string, opt GuestOptions) *Guest {
 
 // MakeGuest is NewGuest outside of a test.
 func (h *Host) MakeGuest(name string, opt GuestOptions) (*Guest, error) {
-	opt.Disks, opt.SizeMiB, opt.RAM = max(opt.Disks, 1), max(opt.SizeMiB, 64), max(opt.RAM, 160)
+	opt.Disks, opt.SizeMiB, opt.RAM = max(opt.Disks, 1), max(opt.SizeMiB, usualSize), max(opt.RAM, usualRAM)
 	initrd, err := h.initrd()
 	if err != nil {
 		return nil, err
 	}
-	g := &Guest{Name: name, host: h, dir: filepath.Join(h.Dir, "g-"+name)}
+	g := &Guest{Name: name, opt: opt, host: h, dir: filepath.Join(h.Dir, "g-"+name)}
 	if opt.Dir == "" {
 		opt.Dir = g.dir
 	}
@@ -116,7 +124,8 @@ func (h *Host) MakeGuest(name string, opt GuestOptions) (*Guest, error) {
     <audio id='1' type='none'/>%s
   </devices>
 </domain>`, name, opt.RAM, nvram, h.kernel, initrd, disks.String(), g.dir, agent, g.app, opt.Devices)
-	return g, nil
+	g.made, err = stamps(g.Disks)
+	return g, err
 }
 
 // Fork is a domain that was made from the guest's by somebody else, and has its program's socket at another path.
