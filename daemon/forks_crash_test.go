@@ -343,7 +343,11 @@ func TestForkKilledAtEveryStep(t *testing.T) {
 
 func killForks(t *testing.T, r *forkRound) {
 	deeds := []string{"fork", "keep", "drop", "bisect"}
-	for _, i := range testkit.Sample(t, "operations", len(deeds), 2) {
+	operations := 2
+	if r.guest != nil {
+		operations = 1 // each round starts and ends guests
+	}
+	for _, i := range testkit.Sample(t, "operations", len(deeds), operations) {
 		do := deeds[i]
 		t.Run(do, func(t *testing.T) {
 			clear(r.tally)
@@ -353,7 +357,7 @@ func killForks(t *testing.T, r *forkRound) {
 				t.Fatalf("steps %q, killed %v", names, killed)
 			}
 			r.checkFork(t, do)
-			steps := pick(t, names)
+			steps := r.steps(t, names)
 			for _, i := range steps {
 				where := fmt.Sprintf("step %d of %d (%s)", i+1, len(names), names[i])
 				a := aimAt(names, i)
@@ -371,6 +375,15 @@ func killForks(t *testing.T, r *forkRound) {
 			t.Logf("%d of %d steps, which are of %d kinds: %v", len(steps), len(names), kinds(names), r.tally)
 		})
 	}
+}
+
+// steps chooses the steps to die at, counted from 0: as pick does, and two where each round starts and ends guests.
+func (r *forkRound) steps(t *testing.T, names []string) []int {
+	t.Helper()
+	if r.guest == nil {
+		return pick(t, names)
+	}
+	return testkit.Sample(t, "steps", len(names), 2)
 }
 
 func check(t testing.TB, err error) {
