@@ -47,7 +47,7 @@ func openAutoWith(t *testing.T, gap time.Duration, db ipc.Database) (*daemon.Dae
 
 func (w world) openWith(t *testing.T, gap time.Duration) *daemon.Daemon {
 	t.Helper()
-	d, err := daemon.Open(t.Context(), daemon.Options{StateDir: w.state(), User: true, QuietGap: gap, Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
+	d, err := daemon.Open(t.Context(), daemon.Options{StateDir: w.state(), User: true, QuietGap: gap, AgentWait: testkit.Patience, Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
 	if err != nil {
 		t.Fatal(err)
 	}

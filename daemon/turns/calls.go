@@ -12,9 +12,6 @@ import (
 	"mulligan/ipc"
 )
 
-// flushDeadline bounds how long an agent waits for a flush of the journal.
-const flushDeadline = 250 * time.Millisecond
-
 // MaxName bounds the ids that agents give, in bytes.
 const MaxName = 512
 
@@ -51,9 +48,11 @@ func (svc *Service) BeginTurn(ctx context.Context, who ipc.Caller, ref string, r
 
 // begin opens a turn at the journal's present position.
 func (t *Tracker) begin(ctx context.Context, o *openTurn) error {
-	short, cancel := context.WithTimeout(ctx, flushDeadline)
+	short, cancel := context.WithTimeout(ctx, t.svc.opt.AgentWait)
 	defer cancel()
 	mark, err := t.Flush(short)
+	t.beginning.Lock()
+	defer t.beginning.Unlock()
 	if err != nil {
 		o.Rec.Warnings = append(o.Rec.Warnings, "files that were written just before the turn may count as written in it: "+err.Error())
 	} else {
@@ -167,7 +166,7 @@ func (svc *Service) BeginCall(ctx context.Context, who ipc.Caller, ref string, t
 	}
 	c := store.Call{Call: ipc.Call{ID: req.CallID, TurnID: turn, Tool: req.Tool, StartedAt: svc.opt.Now().UTC()}}
 	if t := TrackerOf(a); t != nil {
-		wait := flushDeadline
+		wait := t.svc.opt.AgentWait
 		if req.DeadlineMS > 0 {
 			wait = min(time.Duration(req.DeadlineMS)*time.Millisecond, 10*time.Second)
 		}

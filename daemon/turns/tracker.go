@@ -26,6 +26,9 @@ type Tracker struct {
 	ready  chan struct{} // closed once the journal is current
 	wake   chan struct{} // wakes loop
 
+	// beginning is held while a turn begins: a write then infers no turn, and an inferred turn that is seen is one that can be ended.
+	beginning sync.Mutex
+
 	mu     sync.Mutex
 	muted  int         // how many operations of mulligan are writing now; their writes belong to no turn
 	first  *snap.Batch // the first batch of writes that loop has not handled
@@ -259,7 +262,7 @@ func (t *Tracker) CatchUp(ctx context.Context) {
 	if t == nil {
 		return
 	}
-	short, cancel := context.WithTimeout(ctx, flushDeadline)
+	short, cancel := context.WithTimeout(ctx, t.svc.opt.AgentWait)
 	defer cancel()
 	if _, err := t.Flush(short); err != nil {
 		return // the first reading of the files is not complete

@@ -40,15 +40,31 @@ func (t *Tracker) infer(ctx context.Context, b snap.Batch) error {
 	if len(t.a.Layers()) > 1 {
 		o.lacks = append(o.lacks, "the start of the turn was not reported: the layers other than files were captured after its first write")
 	}
-	if err := t.svc.store.PutTurn(ctx, &o.Rec); err != nil {
+	if began, err := t.putInferred(ctx, o); err != nil || !began {
 		return err
+	}
+	t.done.Go(func() { t.look(t.run, o) })
+	t.captureRest(ctx, o)
+	return nil
+}
+
+// putInferred opens an inferred turn, unless an agent announced one meanwhile.
+func (t *Tracker) putInferred(ctx context.Context, o *openTurn) (began bool, err error) {
+	t.beginning.Lock()
+	defer t.beginning.Unlock()
+	t.mu.Lock()
+	other := len(t.open) > 0
+	t.mu.Unlock()
+	if other {
+		return false, nil
+	}
+	if err := t.svc.store.PutTurn(ctx, &o.Rec); err != nil {
+		return false, err
 	}
 	t.mu.Lock()
 	t.open[o.Rec.ID] = o
 	t.mu.Unlock()
-	t.done.Go(func() { t.look(t.run, o) })
-	t.captureRest(ctx, o)
-	return nil
+	return true, nil
 }
 
 // endBefore ends, at the mark, the turns that must be over when the conversation begins a new one:
