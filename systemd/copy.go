@@ -347,7 +347,9 @@ func (c Copy) server(v CopyServer) (socket, service string) {
 	socket = fmt.Sprintf("[Unit]\nDescription=Server at port %d of %s\nPartOf=%s\n%s[Socket]\n%sListenStream=127.0.0.1:%[1]d\n",
 		v.Port, quoteUnit(c.Description), c.Name, c.joins(name+".socket"), apart)
 	if _, err := os.Stat("/proc/net/if_inet6"); err == nil {
-		socket += fmt.Sprintf("ListenStream=[::1]:%d\n", v.Port)
+		// The manager adds ::1 to a new network itself. The kernel checks it like any other address, in the background, and refuses to
+		// bind to it until then, unless it is told not to mind.
+		socket += fmt.Sprintf("FreeBind=yes\nListenStream=[::1]:%d\n", v.Port)
 	}
 	service = fmt.Sprintf(`[Unit]
 Description=Server at port %d of %s
