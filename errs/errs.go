@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"strings"
 )
 
@@ -61,9 +62,25 @@ func (e *Error) Text() string {
 		return e.Message
 	}
 	if e.Message == "" {
-		return e.Err.Error()
+		return plain(e.Err)
 	}
-	return e.Message + ": " + e.Err.Error()
+	return e.Message + ": " + plain(e.Err)
+}
+
+// plain returns the text of a cause. An error of a system call says what was tried, and not how the call is named.
+func plain(err error) string {
+	p, ok := err.(*fs.PathError) // an error that holds one has words of its own
+	if !ok {
+		return err.Error()
+	}
+	tried, ok := map[string]string{
+		"lstat": "look at", "stat": "look at", "fstatat": "look at", "openat": "open", "openat2": "open", "mkdir": "make the folder",
+		"mkdirat": "make the folder", "unlinkat": "remove", "readlinkat": "read the link", "readdirent": "list", "fdopendir": "list",
+	}[p.Op]
+	if !ok {
+		return err.Error()
+	}
+	return tried + " " + p.Path + ": " + p.Err.Error()
 }
 
 // Unwrap returns the cause.

@@ -19,6 +19,7 @@ import (
 	"github.com/BurntSushi/toml"
 
 	"mulligan/errs"
+	"mulligan/nearest"
 )
 
 // MaxSize is the size of the largest file that is read, in bytes.
@@ -93,7 +94,7 @@ func (d *Doc) unknown(key toml.Key, t reflect.Type) error {
 		where = " in [" + strings.Join(parent, ".") + "]"
 	}
 	hint := "the keys here are " + strings.Join(known, ", ")
-	if near := Nearest(last, known); near != "" {
+	if near := nearest.Word(last, known); near != "" {
 		hint = fmt.Sprintf("did you mean %q?", near)
 	}
 	return d.at(d.line(key, 0), "unknown key %.64q%.256s", last, where).WithHint("%s", hint)

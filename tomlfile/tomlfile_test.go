@@ -9,18 +9,6 @@ import (
 	"mulligan/errs"
 )
 
-func TestNearest(t *testing.T) {
-	known := []string{"url", "command", "timeout", "keep_last", "auto"}
-	for word, want := range map[string]string{
-		"ulr": "", "urll": "url", "Timeout": "timeout", "keepLast": "keep_last", "keep-lost": "keep_last",
-		"atuo": "auto", "comand": "command", "": "", "colour": "", "x": "",
-	} {
-		if got := Nearest(word, known); got != want {
-			t.Errorf("Nearest(%q) = %q, want %q", word, got, want)
-		}
-	}
-}
-
 type sample struct {
 	Name   string  `toml:"name"`
 	Limits limits  `toml:"limits"`

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"fmt"
 	"os"
 	"slices"
 	"strings"
@@ -9,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"mulligan/cmd/mulligan/guide"
 	"mulligan/cmd/mulligan/output"
 	"mulligan/errs"
 	"mulligan/ipc"
@@ -112,25 +115,25 @@ func newRoot(c *cli, args []string) *cobra.Command {
 		if cmd == root && len(args) > 0 && !strings.HasPrefix(args[0], "-") {
 			return unknownCommand(root, args[0])
 		}
-		return usage(cmd, "%v", err)
+		message, hint := guide.Flag(cmd, err)
+		return errs.New(errs.Invalid, opName(cmd), "%s", message).WithHint("%s", cmp.Or(hint, seeHelp(cmd)))
 	})
-	root.AddCommand(
-		newInit(c), newApp(c),
-		newCreate(c), newList(c), newShow(c), newVerify(c),
-		newRollback(c), newUndo(c), newRedo(c), newRevert(c),
-		newPin(c), newUnpin(c), newDelete(c), newPrune(c),
-		newFork(c), newForks(c), newExec(c), newCompare(c), newBisect(c), newKeep(c), newDrop(c),
-		newStatus(c), newDoctor(c), newUI(c), newToken(c), newDiff(c), newTurns(c), newLog(c),
-		newMCP(c), newHook(c), newInstall(c), newUninstall(c), newCompletion(c), newMan(c), newVersion(c),
+	help := newHelp(root)
+	guide.Add(root,
+		guide.Group{Title: "Every day", Commands: []*cobra.Command{newInit(c), newCreate(c), newList(c), newUndo(c), newRedo(c), newRollback(c)}},
+		guide.Group{Title: "Look", Commands: []*cobra.Command{newDiff(c), newShow(c), newTurns(c), newLog(c), newVerify(c), newStatus(c), newUI(c)}},
+		guide.Group{Title: "Forks", Commands: []*cobra.Command{newFork(c), newForks(c), newExec(c), newCompare(c), newBisect(c), newKeep(c), newDrop(c)}},
+		guide.Group{Title: "Apps and their checkpoints", Commands: []*cobra.Command{newApp(c), newPin(c), newUnpin(c), newDelete(c), newPrune(c), newRevert(c)}},
+		guide.Group{Title: "Agents", Commands: []*cobra.Command{newInstall(c), newUninstall(c), newMCP(c), newHook(c)}},
+		guide.Group{Title: "This host", Commands: []*cobra.Command{newDoctor(c), newToken(c), newCompletion(c), newMan(c), newVersion(c), help}},
 	)
 	root.CompletionOptions.DisableDefaultCmd = true // newCompletion is mulligan's own
-	root.SetHelpCommand(newHelp(root))
+	root.SetHelpCommand(help)
 	return group(root)
 }
 
 // group makes cmd a command that only holds subcommands. Without one it prints its help.
 func group(cmd *cobra.Command) *cobra.Command {
-	cmd.SuggestionsMinimumDistance = 2
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
 		if len(args) > 0 {
 			return unknownCommand(cmd, args[0])
@@ -157,8 +160,10 @@ func newHelp(root *cobra.Command) *cobra.Command {
 
 // usage returns an error for a wrong call of cmd, with a hint at its help.
 func usage(cmd *cobra.Command, format string, args ...any) error {
-	return errs.New(errs.Invalid, opName(cmd), format, args...).WithHint("see `%s --help`", cmd.CommandPath())
+	return errs.New(errs.Invalid, opName(cmd), format, args...).WithHint("%s", seeHelp(cmd))
 }
+
+func seeHelp(cmd *cobra.Command) string { return fmt.Sprintf("see `%s --help`", cmd.CommandPath()) }
 
 // opName returns the name of cmd for errors: its path without "mulligan".
 func opName(cmd *cobra.Command) string {
@@ -168,10 +173,10 @@ func opName(cmd *cobra.Command) string {
 
 func unknownCommand(cmd *cobra.Command, name string) error {
 	e := errs.New(errs.Invalid, opName(cmd), "there is no command %q", name)
-	if near := cmd.SuggestionsFor(name); len(near) > 0 {
-		return e.WithHint("did you mean `%s %s`?", cmd.CommandPath(), near[0])
+	if near := guide.Command(cmd, name); near != "" {
+		return e.WithHint("did you mean `%s`?", near)
 	}
-	return e.WithHint("see `%s --help`", cmd.CommandPath())
+	return e.WithHint("%s", seeHelp(cmd))
 }
 
 // noArgs returns an error if there are arguments.

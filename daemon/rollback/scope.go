@@ -11,8 +11,8 @@ import (
 	"mulligan/daemon/layer"
 	"mulligan/daemon/store"
 	"mulligan/errs"
+	"mulligan/nearest"
 	"mulligan/snap"
-	"mulligan/tomlfile"
 )
 
 // scope works out, from the request of a rollback, which layers and paths it is of, and refuses a
@@ -127,7 +127,7 @@ func (s *scope) omitted() (map[snap.Layer]bool, error) {
 		for _, l := range s.a.Layers() {
 			known = append(known, string(l.Name), strings.TrimPrefix(string(l.Name), "db:"))
 		}
-		if near := tomlfile.Nearest(name, known); near != "" {
+		if near := nearest.Word(name, known); near != "" {
 			for _, l := range s.a.Layers() {
 				if string(l.Name) == near || l.IsDB() && snap.DB(near) == l.Name {
 					return nil, e.WithHint("did you mean --without %s?", l.Name)
@@ -219,7 +219,7 @@ func (s *scope) databaseAt(p string) (snap.Layer, bool) {
 // names is what dir has. The hint says what was probably meant.
 func (s *scope) noSuchPath(p, dir, name string, names []string) error {
 	e := errs.New(errs.NotFound, "", "scope %.200q is neither in the workspace now nor in %s", p, s.target.ID)
-	if near := tomlfile.Nearest(name, names); near != "" {
+	if near := nearest.Word(name, names); near != "" {
 		return e.WithHint("did you mean %q?", path.Join(dir, near))
 	}
 	for _, l := range s.a.Layers() {

@@ -2,6 +2,7 @@
 package appkeys
 
 import (
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -10,6 +11,7 @@ import (
 	"mulligan/cmd/mulligan/values"
 	"mulligan/errs"
 	"mulligan/ipc"
+	"mulligan/nearest"
 	"mulligan/tomlfile"
 )
 
@@ -125,6 +127,9 @@ func Set(app *ipc.App, change *ipc.AppChange, pair string) error {
 	key, value, found := strings.Cut(pair, "=")
 	set := setters[key]
 	if !found || set == nil {
+		if near := nearest.Word(key, slices.Collect(maps.Keys(setters))); near != "" && found {
+			return errs.New(errs.Invalid, op, "%.64q is no key of an app", key).WithHint("did you mean %s?", near)
+		}
 		return errs.New(errs.Invalid, op, "%q is not KEY=VALUE with a known key", pair).WithHint("see `mulligan app set --help`")
 	}
 	if !slices.Contains(ownQuotes, key) {
