@@ -107,7 +107,8 @@ func newShell(t *testing.T) *shell {
 		t.Fatal(err)
 	}
 	env := []string{"HOME=" + home, "PATH=" + os.Getenv("PATH"), "TERM=xterm", "LANG=C.UTF-8", "XDG_RUNTIME_DIR=" + home,
-		"GIT_CONFIG_NOSYSTEM=1", "GIT_AUTHOR_NAME=you", "GIT_AUTHOR_EMAIL=you@example.org", "GIT_COMMITTER_NAME=you", "GIT_COMMITTER_EMAIL=you@example.org"}
+		// git knows no name of the user's, and does not make one up of the host's.
+		"GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=user.useConfigOnly", "GIT_CONFIG_VALUE_0=true"}
 	for _, name := range []string{"GOCACHE", "GOMODCACHE", "GOPATH", "GOFLAGS", "GOPROXY"} { // the home of those is elsewhere
 		if v, err := exec.Command("go", "env", name).Output(); err == nil {
 			env = append(env, name+"="+strings.TrimSpace(string(v)))
