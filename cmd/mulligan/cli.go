@@ -80,9 +80,10 @@ It talks to a daemon, mulligand, over a unix socket: the one named by --socket,
 else by MULLIGAN_SOCKET, else the user's own, else the host's. Inside an app's
 workspace --app may be left out.
 
-CP names a checkpoint: its id, the beginning of its id, or N for the N-th newest
-(1 is the newest). The safety checkpoint of a rollback that was called off does not
-count: the app is what it holds.
+CP names a checkpoint: its id, the beginning of its id, N for the N-th newest (1 is
+the newest), or a time for the newest made until then: '@{2 hours ago}', @14:30,
+@yesterday. The safety checkpoint of a rollback that was called off does not count:
+the app is what it holds.
 
 On a terminal, lists are tables. In a pipe they are lines of fields, separated
 by tabs, without a header; "-" stands for nothing; times are RFC 3339, sizes are

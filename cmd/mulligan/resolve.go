@@ -4,22 +4,27 @@ import (
 	"context"
 	"strconv"
 	"strings"
+	"time"
 
 	"mulligan/cmd/mulligan/output"
+	"mulligan/cmd/mulligan/values"
 	"mulligan/errs"
 	"mulligan/ipc"
 )
 
 // checkpoint returns the app that a command is about and the checkpoint that cp
-// names: an id, the beginning of an id, or N for the N-th newest.
+// names: an id, the beginning of an id, N for the N-th newest, or @{TIME} for the newest at that time.
 func (c *cli) checkpoint(ctx context.Context, cp string) (client *ipc.Client, app string, id ipc.CheckpointID, err error) {
 	client, app, err = c.target(ctx)
 	if err != nil {
 		return nil, "", "", err
 	}
-	if strings.Trim(cp, "0123456789") == "" {
+	switch when, at := strings.CutPrefix(cp, "@"); {
+	case at:
+		id, err = newestAt(ctx, client, app, strings.TrimSuffix(strings.TrimPrefix(when, "{"), "}"))
+	case strings.Trim(cp, "0123456789") == "":
 		id, err = nthNewest(ctx, client, app, cp)
-	} else {
+	default:
 		id, err = byPrefix(ctx, client, app, cp)
 	}
 	return client, app, id, err
@@ -50,11 +55,29 @@ func nthNewest(ctx context.Context, client *ipc.Client, app, digits string) (ipc
 		WithHint("see `mulligan list`")
 }
 
+// newestAt returns the newest checkpoint that had been made at a time.
+func newestAt(ctx context.Context, client *ipc.Client, app, when string) (ipc.CheckpointID, error) {
+	at, err := values.When(when, time.Now())
+	if err != nil {
+		return "", errs.Wrap(errs.Invalid, opResolve, err)
+	}
+	list, err := client.Checkpoints(ctx, app, ipc.CheckpointQuery{})
+	if err != nil {
+		return "", err
+	}
+	for _, cp := range list.Checkpoints {
+		if !cp.CalledOff && !cp.CreatedAt.After(at) {
+			return cp.ID, nil
+		}
+	}
+	return "", errs.New(errs.NotFound, opResolve, "the app had no checkpoint at %s", at.Format(time.DateTime)).WithHint("see `mulligan list`")
+}
+
 // byPrefix returns the one checkpoint whose id begins with prefix.
 func byPrefix(ctx context.Context, client *ipc.Client, app, prefix string) (ipc.CheckpointID, error) {
 	if !strings.HasPrefix(prefix, "cp-") {
 		return "", errs.New(errs.Invalid, opResolve, "%q names no checkpoint", prefix).
-			WithHint("give an id (cp-…), the beginning of one, or N for the N-th newest")
+			WithHint("give an id (cp-…), the beginning of one, N for the N-th newest, or a time as in '@{2 hours ago}'")
 	}
 	list, err := client.Checkpoints(ctx, app, ipc.CheckpointQuery{})
 	if err != nil {

@@ -201,12 +201,7 @@ func (u *Unit) Stop(ctx context.Context) error {
 			return nil
 		}
 	}
-	if err := m.Destroy(); err != nil {
-		if p, e := m.Power(); e != nil || p.Up() {
-			return errs.Wrap(errs.Failed, op, err)
-		}
-	}
-	return nil
+	return errs.Wrap(errs.Failed, op, m.Destroy())
 }
 
 const (

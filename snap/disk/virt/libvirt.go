@@ -338,7 +338,17 @@ func (d *domain) Ended() (ending, error) {
 }
 
 func (d *domain) Unpause() error { return do(callLimit, "resume domain "+d.what, d.d.Resume) }
-func (d *domain) Destroy() error { return do(callLimit, "switch domain "+d.what+" off", d.d.Destroy) }
+
+func (d *domain) Destroy() error {
+	err := do(callLimit, "switch domain "+d.what+" off", d.d.Destroy)
+	if err == nil {
+		return nil
+	}
+	if p, e := d.Power(); e == nil && !p.Up() { // it went off by itself meanwhile
+		return nil
+	}
+	return err
+}
 
 func (d *domain) Shutdown(timeout time.Duration) error {
 	what := "shut domain " + d.what + " down"

@@ -48,6 +48,7 @@ type Machine interface {
 	// Shutdown asks the guest to shut down, through its agent or else by the power button, and returns when libvirt has done so. A
 	// guest whose agent does not answer in time may miss it.
 	Shutdown(timeout time.Duration) error
+	// Destroy switches the domain off at once. It does nothing if the domain is off.
 	Destroy() error
 	// Undefine removes the domain's persistent definition, with what libvirt keeps of it. Its NVRAM stays.
 	Undefine() error
