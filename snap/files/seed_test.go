@@ -68,6 +68,40 @@ func TestSeed(t *testing.T) {
 	}
 }
 
+// TestSeedOfUser copies the files of an ordinary user's workspace. The restore that follows finds those in folders of that user in
+// their place.
+func TestSeedOfUser(t *testing.T) {
+	testkit.Need(t, "root")
+	parent := newSite(t)
+	deep := filepath.Join(parent.dir, "deep", "deeper")
+	must(t, os.MkdirAll(deep, 0o750))
+	plain := filepath.Join(deep, "plain.txt")
+	must(t, os.WriteFile(plain, []byte("in a folder of an ordinary user"), 0o644))
+	fork := beside(t, parent)
+	for _, path := range []string{parent.dir, filepath.Dir(deep), deep, plain, fork.dir} {
+		must(t, os.Chown(path, 65534, 65534))
+	}
+	first := parent.capture(t)
+	_, err := fork.Adopt(t.Context(), parent.Driver, first.ID, "fs-first")
+	must(t, err)
+	must(t, fork.Seed(t.Context(), parent.Driver, "fs-first"))
+	if n := len(regulars(t, fork.dir)); n != 1 {
+		t.Fatalf("%d files were copied", n)
+	}
+	fork.cfg.Failpoint = func(step string) error {
+		if step == "made aside" || step == "file placed" {
+			t.Error("the restore makes something anew")
+		}
+		return nil
+	}
+	fork.Driver, err = New(fork.cfg)
+	must(t, err)
+	fork.restore(t, "fs-first")
+	if got, want := listing(t, fork.dir), listing(t, parent.dir); !slices.Equal(got, want) {
+		t.Errorf("after the restore there is\n%q, want\n%q", got, want)
+	}
+}
+
 // TestSeedShared does not read copies that share their blocks with files whose content is known. It reads those of files that a capture did
 // not read, or that change through a mapping without a trace in their stat.
 func TestSeedShared(t *testing.T) {
@@ -145,6 +179,7 @@ func besideIn(t *testing.T, s *site, dir string) *site {
 	t.Cleanup(func() { makeRemovable(other.dir) })
 	cfg := s.cfg
 	cfg.App, cfg.Dir, cfg.StateDir = "other", other.dir, other.state
+	other.cfg = cfg
 	var err error
 	other.Driver, err = New(cfg)
 	must(t, err)

@@ -47,6 +47,10 @@ func (h *Job) Seed(from Source) error {
 		}
 	})
 	if err == nil {
+		// A restore makes a folder that has another owner anew, with all that is in it.
+		err = h.finishFolders()
+	}
+	if err == nil {
 		err = h.syncAll()
 	}
 	now := time.Now()
