@@ -117,8 +117,20 @@ func (g *guestOfApp) write(t *testing.T, domain, word string) {
 	t.Helper()
 	out, err := exec.Command("qemu-io", "-f", "qcow2", "-c", "write -P "+mark(word)+" 0 64k", g.image(t, domain)).CombinedOutput()
 	if err != nil || strings.Contains(string(out), "failed") {
-		t.Fatalf("qemu-io: %v: %s", err, out)
+		t.Fatalf("qemu-io: %v: %s\nthe image is open in %q", err, out, openIn(g.image(t, domain)))
 	}
+}
+
+// openIn returns the command lines of the processes that have the file open.
+func openIn(path string) (commands []string) {
+	open, _ := filepath.Glob("/proc/[0-9]*/fd/*") // the pattern is right
+	for _, fd := range open {
+		if at, err := os.Readlink(fd); err == nil && at == path {
+			line, _ := os.ReadFile(filepath.Join(filepath.Dir(filepath.Dir(fd)), "cmdline")) // the process may have ended
+			commands = append(commands, strings.ReplaceAll(string(line), "\x00", " "))
+		}
+	}
+	return commands
 }
 
 // has reports whether the disk of a domain is in a state.
@@ -237,6 +249,11 @@ func (r *forkRound) checkFork(t *testing.T, what string) {
 	}
 	if r.guest != nil && !r.guest.has(t, r.guest.Name, word) {
 		t.Fatalf("the app is in state %q, and its domain's disk is not", word)
+	}
+	if r.guest != nil {
+		if state := r.guest.virsh(t, "domstate", r.guest.Name); state != "shut off" {
+			t.Fatalf("the app's domain is %q, and was off before", state)
+		}
 	}
 	r.tally[map[bool]string{true: "back", false: "forward"}[word == r.before]]++
 	var list ipc.ForkList

@@ -150,21 +150,30 @@ func (s *Set) StartAgain(ctx context.Context, a *App, running bool) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	err := s.StartUnit(ctx, a)
+	start := a.Unit().Start
+	if m, ok := a.Unit().(*layer.Machine); ok {
+		start = m.StartAgain // if it was not stopped yet, a part that is down was down before
+	}
+	err := s.start(ctx, start)
 	if err != nil && ctx.Err() == nil {
-		err = s.StartUnit(ctx, a)
+		err = s.start(ctx, start)
 	}
 	a.retryStart(err)
 	return err
 }
 
+// StartUnit starts the app.
 func (s *Set) StartUnit(ctx context.Context, a *App) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
+	return s.start(ctx, a.Unit().Start)
+}
+
+func (s *Set) start(ctx context.Context, do func(context.Context) error) error {
 	if err := s.opt.Failpoint.At("start unit"); err != nil {
 		return err
 	}
-	return a.Unit().Start(ctx)
+	return do(ctx)
 }
 
 // StopCommand stops the command that the daemon supervises for an app.

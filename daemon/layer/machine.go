@@ -132,16 +132,34 @@ func (m *Machine) write(was wasUp) error {
 	return errs.Wrap(errs.Failed, "note what ran", durable.WriteFile(m.note, data, 0o600))
 }
 
-// Start starts what Stop found running, or everything if there was no Stop. A guest whose memory was restored continues before
-// anything could boot it.
+// Start starts what Stop found running. If Stop found nothing running, or there was no Stop, or what it stopped was started since,
+// Start starts everything, unless a part runs: what is down beside it is down on purpose.
 func (m *Machine) Start(ctx context.Context) error {
 	was, err := m.remembered()
 	if err != nil {
 		return err
 	}
 	if was == (wasUp{}) {
-		was = wasUp{VM: true, Host: true}
+		now, err := m.State(ctx)
+		if err != nil {
+			return err
+		}
+		was = wasUp{VM: !now.Running(), Host: !now.Running()}
 	}
+	return m.start(ctx, was)
+}
+
+// StartAgain starts what Stop found running, and nothing if there was no Stop or what it stopped was started since.
+func (m *Machine) StartAgain(ctx context.Context) error {
+	was, err := m.remembered()
+	if err != nil {
+		return err
+	}
+	return m.start(ctx, was)
+}
+
+// start starts the parts in was. A guest whose memory was restored continues before anything could boot it.
+func (m *Machine) start(ctx context.Context, was wasUp) error {
 	steps := []func() error{
 		func() error { return startIf(ctx, m.Vm, was.VM) },
 		func() error { return startIf(ctx, m.Host, was.Host) },
