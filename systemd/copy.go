@@ -402,7 +402,8 @@ func (m *Manager) CloseInside(ctx context.Context, copy string) error {
 	}
 	slices.Reverse(files) // sockets before the services that they start
 	for _, file := range files {
-		if !strings.HasPrefix(file, copyBase(copy)+"-") {
+		isUnit := strings.HasSuffix(file, ".socket") || strings.HasSuffix(file, ".service") // a crash leaves temporary files too
+		if !isUnit || !strings.HasPrefix(file, copyBase(copy)+"-") {
 			continue
 		}
 		if err := m.Unit(file).Stop(ctx); err != nil && errs.KindOf(err) != errs.NotFound {

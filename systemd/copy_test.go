@@ -114,6 +114,32 @@ func TestCopies(t *testing.T) {
 	}
 }
 
+// TestRemoveCutShort removes a copy whose files a crash kept from being written.
+func TestRemoveCutShort(t *testing.T) {
+	ctx, h, m := setup(t)
+	m = withRoot(t, m, h.Address, h.Root())
+	folder := filepath.Join(h.Root(), "/run/systemd/system")
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	before := unitFiles(t, h.Root())
+	copy := systemd.CopyPrefix + "short"
+	for _, name := range []string{copy + ".service.tmp", copy + "-inside.socket.tmp", copy + "-inside.service"} {
+		if err := os.WriteFile(filepath.Join(folder, name), nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := m.CloseInside(ctx, copy+".service"); err != nil {
+		t.Error(err)
+	}
+	if err := m.RemoveCopy(ctx, copy+".service"); err != nil {
+		t.Error(err)
+	}
+	if after := unitFiles(t, h.Root()); after != before {
+		t.Errorf("left behind: %s\nbefore: %s", after, before)
+	}
+}
+
 // What a service shares with its copies is refused by name.
 func TestNoCopies(t *testing.T) {
 	ctx, h, m := setup(t)
