@@ -9,6 +9,7 @@ import (
 	"sync"
 	"testing"
 
+	"mulligan/errs"
 	"mulligan/ipc"
 	"mulligan/testkit"
 )
@@ -124,4 +125,76 @@ func TestForksPartly(t *testing.T) {
 		}
 		check(t, d.DropFork(t.Context(), root, "shop", f.Fork.Name))
 	}
+}
+
+// TestKeepPart takes a part of a fork. The app has that part of it alone, and the rest of the fork is in a checkpoint of the app. A scope
+// that names nothing is refused before anything is made.
+func TestKeepPart(t *testing.T) {
+	t.Parallel()
+	testkit.Need(t, "root")
+	dir, err := os.MkdirTemp("/var/tmp", "mt")
+	check(t, err)
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	w := world{dir: dir}
+	check(t, os.Mkdir(w.ws(), 0o755))
+	w.set(t, "zero")
+	d := w.open(t)
+	defer w.close(t, d)
+	_, err = d.AddApp(t.Context(), root, ipc.App{
+		Slug: "shop", Workspace: w.ws(), Run: []string{"sh", "-c", "exec sleep 100000"},
+		Databases: []ipc.Database{{Name: "shop", Driver: "sqlite", DSN: "shop.db"}},
+	})
+	check(t, err)
+	made, err := d.Fork(t.Context(), root, "shop", ipc.ForkRequest{Name: "tried"})
+	check(t, err)
+	f := made.Forks[0]
+	fork := world{dir: filepath.Dir(f.Workspace), at: f.Workspace}
+	fork.set(t, "tried")
+	is := func(file, want string) {
+		t.Helper()
+		if got, err := os.ReadFile(filepath.Join(w.ws(), file)); err != nil || string(got) != want {
+			t.Errorf("%s of the app has %q, %v, want %q", file, got, err, want)
+		}
+	}
+	count := func() int {
+		list, err := d.Checkpoints(t.Context(), root, "shop", ipc.CheckpointQuery{})
+		check(t, err)
+		own, err := d.Checkpoints(t.Context(), root, f.Slug, ipc.CheckpointQuery{})
+		check(t, err)
+		return len(list.Checkpoints) + len(own.Checkpoints)
+	}
+
+	before := count()
+	for scope, want := range map[string]errs.Kind{"../shop": errs.Invalid, "layer:db:other": errs.Invalid, "": errs.Invalid, "flie1": errs.NotFound} {
+		_, err := d.KeepFork(t.Context(), root, "shop", "tried", ipc.KeepRequest{Scope: []string{scope}})
+		if errs.KindOf(err) != want {
+			t.Errorf("keep with the scope %q: %v, want the kind %s", scope, err, want)
+		}
+	}
+	if n := count(); n != before {
+		t.Errorf("%d checkpoints were made for requests that are refused", n-before)
+	}
+
+	_, err = d.KeepFork(t.Context(), root, "shop", "tried", ipc.KeepRequest{Scope: []string{"file1", "made-tried"}, AndStay: true})
+	check(t, err)
+	is("file1", "tried")
+	is("made-tried/sub/f", "x\n")
+	is("file2", "zero")
+	if got, err := w.sqliteSays(); err != nil || got != "zero" {
+		t.Errorf("the app's database has %q, %v, which was not in scope", got, err)
+	}
+
+	res, err := d.KeepFork(t.Context(), root, "shop", "tried", ipc.KeepRequest{Scope: []string{"layer:db:shop"}})
+	check(t, err)
+	is("file2", "zero")
+	if got, err := w.sqliteSays(); err != nil || got != "tried" {
+		t.Errorf("the app's database has %q, %v", got, err)
+	}
+	if list, err := d.Forks(t.Context(), root, "shop"); err != nil || len(list.Forks) != 0 {
+		t.Errorf("after the fork was kept there are %+v, %v", list.Forks, err)
+	}
+
+	_, err = d.Rollback(t.Context(), root, "shop", res.RestoredTo.ID, ipc.RollbackRequest{}, nil)
+	check(t, err)
+	is("file2", "tried")
 }

@@ -79,8 +79,11 @@ type ForkList struct {
 
 // KeepRequest asks to take the parent to the present state of one of its forks.
 type KeepRequest struct {
-	DryRun  bool `json:"dry_run,omitempty"`
-	AndStay bool `json:"and_stay,omitempty"` // the fork is not dropped afterwards
+	// Scope is what the parent gets of the fork: paths in the workspace, and "layer:NAME"; empty: everything. The checkpoint that the
+	// parent gets of the fork has everything in any case.
+	Scope   []string `json:"scope,omitempty"`
+	DryRun  bool     `json:"dry_run,omitempty"`
+	AndStay bool     `json:"and_stay,omitempty"` // the fork is not dropped afterwards
 }
 
 // CompareRequest asks what the forks of an app changed, and how they are.

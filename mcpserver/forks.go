@@ -28,14 +28,15 @@ type compareIn struct {
 }
 
 type keepIn struct {
-	App    ipc.AppID `json:"app_id,omitempty" jsonschema:"the parent; default: this folder's"`
+	App    ipc.AppID `json:"app_id,omitempty" jsonschema:"default: this folder's"`
 	Name   string    `json:"name"`
-	DryRun bool      `json:"dry_run,omitempty" jsonschema:"only say what would change"`
-	Stay   bool      `json:"and_stay,omitempty" jsonschema:"do not drop the fork"`
+	Scope  []string  `json:"scope,omitempty" jsonschema:"see rollback_app"`
+	DryRun bool      `json:"dry_run,omitempty"`
+	Stay   bool      `json:"and_stay,omitempty" jsonschema:"the fork stays"`
 }
 
 type dropIn struct {
-	App  ipc.AppID `json:"app_id,omitempty" jsonschema:"the parent; default: this folder's"`
+	App  ipc.AppID `json:"app_id,omitempty" jsonschema:"default: this folder's"`
 	Name string    `json:"name"`
 }
 
@@ -148,10 +149,10 @@ func (t tools) keep(ctx context.Context, req *mcp.CallToolRequest, in keepIn) (*
 	if err != nil {
 		return nil, rollbackOut{}, failedFork(err, what)
 	}
-	if ask, err := t.confirm.ask(req, app, rollbackIn{Checkpoint: ipc.CheckpointID("fork " + in.Name), DryRun: in.DryRun}); err != nil || ask != nil {
+	if ask, err := t.confirm.ask(req, app, rollbackIn{Checkpoint: ipc.CheckpointID("fork " + in.Name), Scope: in.Scope, DryRun: in.DryRun}); err != nil || ask != nil {
 		return ask, rollbackOut{}, failedOrNil(err, what)
 	}
-	res, err := t.client.Keep(ctx, string(app.ID), in.Name, ipc.KeepRequest{DryRun: in.DryRun, AndStay: in.Stay})
+	res, err := t.client.Keep(ctx, string(app.ID), in.Name, ipc.KeepRequest{Scope: in.Scope, DryRun: in.DryRun, AndStay: in.Stay})
 	if err != nil && len(res.Stages) == 0 { // the rollback did not begin
 		return nil, rollbackOut{}, failedFork(err, what)
 	}

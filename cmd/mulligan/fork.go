@@ -111,11 +111,17 @@ func newKeep(c *cli) *cobra.Command {
 rollback whose target is the fork: it makes a safety checkpoint first, and mulligan redo
 goes back to it. The other forks stay.
 
+With --scope the app gets only a part of the fork. The rest is in the checkpoint of the
+fork that the app has afterwards, which mulligan list shows. A PATH of --scope is relative
+to the current folder, where that is in the workspace of the app or of the fork, and to
+that workspace elsewhere.
+
 In a pipe, the same lines as mulligan rollback prints.`,
-		Example: "  mulligan keep 2\n  mulligan keep try-redis --dry-run",
+		Example: "  mulligan keep 2\n  mulligan keep try-redis --dry-run\n  mulligan keep 2 --scope src/ --scope layer:db:main",
 		Args:    oneArg,
 		RunE:    func(cmd *cobra.Command, args []string) error { return f.run(cmd.Context(), args[0]) },
 	}
+	cmd.Flags().StringArrayVar(&f.req.Scope, "scope", nil, "only this: a `PATH`, or layer:NAME (layer:files, layer:db:main); may be repeated")
 	cmd.Flags().BoolVar(&f.req.DryRun, "dry-run", false, "change nothing, say what would change")
 	cmd.Flags().BoolVar(&f.req.AndStay, "and-stay", false, "do not drop the fork")
 	return cmd
@@ -124,6 +130,9 @@ In a pipe, the same lines as mulligan rollback prints.`,
 func (f *keepCmd) run(ctx context.Context, name string) error {
 	client, app, err := f.target(ctx)
 	if err != nil {
+		return err
+	}
+	if f.req.Scope, err = scopeHere(ctx, client, "keep", app, name, f.req.Scope); err != nil {
 		return err
 	}
 	res, err := client.Keep(ctx, app, name, f.req)

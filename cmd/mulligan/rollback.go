@@ -128,7 +128,7 @@ func (f *rollbackCmd) run(ctx context.Context, name string) error {
 	}
 	f.req.OnUnhealthy = ipc.OnUnhealthy(f.onUnhealthy)
 	f.req.Start = f.start.value()
-	if f.req.Scope, err = scopeHere(ctx, client, app, f.req.Scope); err != nil {
+	if f.req.Scope, err = scopeHere(ctx, client, "rollback", app, "", f.req.Scope); err != nil {
 		return err
 	}
 	return f.rollback(ctx, client, app, id, f.req)
@@ -166,9 +166,9 @@ func (c *cli) rollback(ctx context.Context, client *ipc.Client, app string, id i
 	return err
 }
 
-// scopeHere returns scope with its paths, which are relative to the current
-// folder, made relative to the workspace of the app ref.
-func scopeHere(ctx context.Context, client *ipc.Client, ref string, scope []string) ([]string, error) {
+// scopeHere returns scope with its paths, which are relative to the current folder, made relative to the workspace of the app ref. The
+// current folder may also be in the workspace of that app's fork, if the command is about one.
+func scopeHere(ctx context.Context, client *ipc.Client, op, ref, fork string, scope []string) ([]string, error) {
 	if len(scope) == 0 {
 		return nil, nil
 	}
@@ -176,12 +176,27 @@ func scopeHere(ctx context.Context, client *ipc.Client, ref string, scope []stri
 	if err != nil {
 		return nil, err
 	}
+	workspaces := []string{app.Workspace}
+	if fork != "" {
+		list, err := client.Forks(ctx, ref)
+		if err != nil {
+			return nil, err
+		}
+		for _, f := range list.Forks {
+			if f.Fork.Name == fork || f.Slug == fork {
+				workspaces = append(workspaces, f.Workspace)
+			}
+		}
+	}
 	here, err := os.Getwd()
 	if err == nil {
 		here, err = filepath.EvalSymlinks(here)
 	}
-	if rel, relErr := filepath.Rel(app.Workspace, here); err != nil || relErr != nil || !filepath.IsLocal(rel) {
-		here = app.Workspace
+	workspace, base := app.Workspace, app.Workspace
+	for _, w := range workspaces {
+		if rel, relErr := filepath.Rel(w, here); err == nil && relErr == nil && filepath.IsLocal(rel) {
+			workspace, base = w, here
+		}
 	}
 	var all []string
 	for _, s := range scope {
@@ -191,11 +206,11 @@ func scopeHere(ctx context.Context, client *ipc.Client, ref string, scope []stri
 		}
 		p := s
 		if !filepath.IsAbs(p) {
-			p = filepath.Join(here, p)
+			p = filepath.Join(base, p)
 		}
-		rel, err := filepath.Rel(app.Workspace, p)
+		rel, err := filepath.Rel(workspace, p)
 		if err != nil || !filepath.IsLocal(rel) {
-			return nil, errs.New(errs.Invalid, "rollback", "--scope %s is not in the workspace %s", s, app.Workspace).
+			return nil, errs.New(errs.Invalid, op, "--scope %s is not in the workspace %s", s, workspace).
 				WithHint("name paths below it, or layer:NAME")
 		}
 		if strings.HasPrefix(rel, "layer:") { // a file of that name, and no layer

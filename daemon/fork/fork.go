@@ -234,6 +234,9 @@ func (s *Service) KeepFork(ctx context.Context, who ipc.Caller, ref, name string
 	if err != nil {
 		return res, err
 	}
+	if err := rollback.CheckScope(ctx, parent, a, req.Scope); err != nil {
+		return res, errs.Wrap(errs.Invalid, op, err)
+	}
 	if !req.DryRun && !req.AndStay {
 		if err := s.registry.CheckDrop(a); err != nil {
 			return res, errs.Wrap(errs.Failed, op, err)
@@ -276,7 +279,7 @@ func (s *Service) KeepFork(ctx context.Context, who ipc.Caller, ref, name string
 		return res, errs.Wrap(errs.Failed, op, err)
 	}
 	res, err = s.rollbacks.Rollback(ctx, who, string(parent.Rec().ID), cp.ID,
-		ipc.RollbackRequest{DryRun: req.DryRun, Reason: "keep fork " + a.Rec().Fork.Name, Without: without}, nil)
+		ipc.RollbackRequest{Scope: req.Scope, DryRun: req.DryRun, Reason: "keep fork " + a.Rec().Fork.Name, Without: without}, nil)
 	if req.DryRun { // what was made to compare is no checkpoint of anybody's
 		for _, name := range without {
 			res.Warnings = append(res.Warnings, fmt.Sprintf("%s: the app's cluster becomes the fork's as a whole, and what that changes is not listed.", name))

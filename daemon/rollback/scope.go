@@ -29,6 +29,27 @@ type scope struct {
 	behind  []string // found by choose: these, and the layers in scope that the target lacks
 }
 
+// CheckScope refuses a scope of a rollback of the app to the state of its fork that names nothing.
+func CheckScope(ctx context.Context, a, fork *app.App, asked []string) error {
+	s := &scope{a: a, asked: asked}
+	if _, err := s.wanted(); err != nil {
+		return err
+	}
+	if err := s.clean(); err != nil {
+		return err
+	}
+	both := sides{name: "the fork " + fork.Rec().Fork.Name}
+	mine, ok := a.Layer(snap.Files)
+	theirs, there := fork.Layer(snap.Files)
+	if both.live, _ = mine.Driver.(snap.Lister); !ok || both.live == nil {
+		return nil
+	}
+	if both.other, _ = theirs.Driver.(snap.Lister); !there || both.other == nil {
+		return nil
+	}
+	return s.checkPaths(ctx, both)
+}
+
 // wanted returns the layers that the request names, by themselves or by a path in them, and fills in
 // the paths.
 func (s *scope) wanted() (map[snap.Layer]bool, error) {
@@ -143,6 +164,20 @@ func (s *scope) omitted() (map[snap.Layer]bool, error) {
 // workspace now nor in the target. With follows, the scope was not asked for but follows from what is
 // undone, and such a path is accepted.
 func (s *scope) check(ctx context.Context, follows bool) error {
+	if err := s.clean(); err != nil {
+		return err
+	}
+	l, ok := s.a.Layer(snap.Files)
+	lister, can := l.Driver.(snap.Lister)
+	target, held := s.target.Snapshot(snap.Files)
+	if !ok || !can || !held || follows {
+		return nil
+	}
+	return s.checkPaths(ctx, sides{live: lister, other: lister, at: target.ID, name: string(s.target.ID)})
+}
+
+// clean cleans the paths, and refuses one that leaves the workspace.
+func (s *scope) clean() error {
 	for i, asked := range s.paths {
 		p := filepath.Clean(asked)
 		if filepath.IsAbs(p) || p == ".." || strings.HasPrefix(p, "../") || strings.ContainsRune(p, 0) {
@@ -155,33 +190,34 @@ func (s *scope) check(ctx context.Context, follows bool) error {
 			return nil
 		}
 	}
-	l, ok := s.a.Layer(snap.Files)
-	lister, can := l.Driver.(snap.Lister)
-	target, held := s.target.Snapshot(snap.Files)
-	if !ok || !can || !held || follows {
-		return nil
-	}
+	return nil
+}
+
+// checkPaths refuses a path that neither side has.
+func (s *scope) checkPaths(ctx context.Context, both sides) error {
 	for _, p := range s.paths {
-		if err := s.checkPath(ctx, sides{lister, target.ID}, p); err != nil {
+		if err := s.checkPath(ctx, both, p); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// sides are the two states that a path of a scope may lie in: the live one and the target.
+// sides are the two states that a path of a scope may lie in: the live one of the app, and the one that it goes to.
 type sides struct {
-	l      snap.Lister
-	target snap.SnapshotID
+	live  snap.Lister
+	other snap.Lister
+	at    snap.SnapshotID // of other; "": its live state
+	name  string          // what other is, for people
 }
 
 // names lists the entries that either side has in a folder.
 func (both sides) names(ctx context.Context, dir string) ([]string, error) {
-	now, err := both.l.Names(ctx, "", dir)
+	now, err := both.live.Names(ctx, "", dir)
 	if err != nil {
 		return nil, err
 	}
-	then, err := both.l.Names(ctx, both.target, dir)
+	then, err := both.other.Names(ctx, both.at, dir)
 	return append(now, then...), err
 }
 
@@ -198,7 +234,7 @@ func (s *scope) checkPath(ctx context.Context, both sides, p string) error {
 			return nil
 		}
 		if !slices.Contains(names, name) {
-			return s.noSuchPath(p, dir, name, names)
+			return s.noSuchPath(p, both.name, dir, name, names)
 		}
 		dir = path.Join(dir, name)
 	}
@@ -216,9 +252,9 @@ func (s *scope) databaseAt(p string) (snap.Layer, bool) {
 }
 
 // noSuchPath returns the error for a path that neither side has: dir exists, and name is not in it.
-// names is what dir has. The hint says what was probably meant.
-func (s *scope) noSuchPath(p, dir, name string, names []string) error {
-	e := errs.New(errs.NotFound, "", "scope %.200q is neither in the workspace now nor in %s", p, s.target.ID)
+// names is what dir has, and other is what the other side is. The hint says what was probably meant.
+func (s *scope) noSuchPath(p, other, dir, name string, names []string) error {
+	e := errs.New(errs.NotFound, "", "scope %.200q is neither in the workspace now nor in %s", p, other)
 	if near := nearest.Word(name, names); near != "" {
 		return e.WithHint("did you mean %q?", path.Join(dir, near))
 	}
