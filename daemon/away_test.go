@@ -2,7 +2,6 @@ package daemon_test
 
 import (
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -65,12 +64,7 @@ func says(t *testing.T, input, program string, args ...string) string {
 }
 
 func awayRedis(t *testing.T) *awayServer {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, port, _ := net.SplitHostPort(l.Addr().String())
-	l.Close()
+	port := strconv.Itoa(testkit.Port(t))
 	dir := t.TempDir()
 	s := &awayServer{db: ipc.Database{Name: "main", Driver: "redis", DSN: "redis://127.0.0.1:" + port}}
 	s.start = func(t *testing.T) {

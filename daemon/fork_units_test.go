@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -35,12 +34,7 @@ func TestForksOfUnits(t *testing.T) {
 		t.Fatal(err)
 	}
 	write(t, ws, "page", "zero")
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	port := l.Addr().(*net.TCPAddr).Port
-	l.Close()
+	port := testkit.Port(t)
 	address := fmt.Sprintf("127.0.0.1:%d", port)
 	h.WriteUnit(t, "shop.service", fmt.Sprintf("[Service]\nExecStart=python3 -m http.server --bind 127.0.0.1 -d %s %d\nWorkingDirectory=%[1]s\n", ws, port))
 	run(t, h, "systemctl", "start", "shop.service")

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -88,15 +87,8 @@ func TestURL(t *testing.T) {
 }
 
 func TestURLOfNobody(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	u := "http://u:s3cret@" + l.Addr().String() + "/"
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
-	err = wantFails(t, ipc.Health{URL: u}, "nothing listens there")
+	u := fmt.Sprintf("http://u:s3cret@127.0.0.1:%d/", testkit.Port(t))
+	err := wantFails(t, ipc.Health{URL: u}, "nothing listens there")
 	if strings.Contains(err.Error(), "s3cret") {
 		t.Errorf("shows a password: %v", err)
 	}

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -72,11 +71,7 @@ type server struct {
 func startServer(t testing.TB, args ...string) *server {
 	t.Helper()
 	testkit.Need(t, "redis")
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	check(t, err)
-	_, port, err := net.SplitHostPort(l.Addr().String())
-	check(t, err)
-	check(t, l.Close())
+	port := strconv.Itoa(testkit.Port(t))
 	s := &server{dir: testkit.TempDir(t), port: port, args: args}
 	conf := fmt.Sprintf("bind 127.0.0.1\nport %s\ndir %s\nunixsocket %s\nrequirepass %s\nhz 100\nenable-debug-command yes\nlogfile %s\n",
 		port, s.dir, s.socket(), secret, filepath.Join(s.dir, "log"))
