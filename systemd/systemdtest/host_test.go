@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"mulligan/testkit"
+	"mulligan/testkit/box"
 )
 
 func TestBoot(t *testing.T) {
@@ -60,11 +61,11 @@ func TestSweep(t *testing.T) {
 		if out, err := h.Exec("systemctl", "start", "stay.service"); err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
-		os.Stdout.WriteString("booted " + h.dir + "\n")
+		os.Stdout.WriteString("booted " + h.box.Dir + "\n")
 		select {}
 	}
-	hierarchy, reason := possible()
-	if reason != "" {
+	hierarchy, reason := box.Hierarchy()
+	if reason != "" || possible() != "" {
 		Boot(t) // says why
 	}
 	cmd := exec.CommandContext(context.Background(), os.Args[0], "-test.run=^TestSweep$")

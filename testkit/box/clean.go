@@ -1,0 +1,91 @@
+package box
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Hierarchy says where the cgroup v2 hierarchy is, or why no box can be made here.
+func Hierarchy() (dir, reason string) {
+	if os.Geteuid() != 0 {
+		return "", "it needs root"
+	}
+	for _, dir := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"} {
+		var s unix.Statfs_t
+		if unix.Statfs(dir, &s) == nil && s.Type == unix.CGROUP2_SUPER_MAGIC {
+			if unix.Access(dir, unix.W_OK) != nil {
+				return "", dir + " is not writable"
+			}
+			return dir, ""
+		}
+	}
+	return "", "no cgroup v2 hierarchy is mounted"
+}
+
+// Sweep removes boxes whose names begin with prefix and whose test was killed: nobody holds their lock, and
+// their processes are gone. What does not want to go is left for the next one.
+func Sweep(prefix string) {
+	hierarchy, reason := Hierarchy()
+	if reason != "" {
+		return
+	}
+	dirs, _ := filepath.Glob("/tmp/" + prefix + "*")
+	for _, dir := range dirs {
+		lock, err := os.Open(dir + "/lock")
+		if err != nil {
+			continue // not ours, or just being made
+		}
+		if unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil {
+			if removeCgroup(filepath.Join(hierarchy, filepath.Base(dir))) == nil {
+				os.RemoveAll(dir)
+			}
+		}
+		lock.Close()
+	}
+}
+
+// removeCgroup ends what is in a control group and removes it with those below.
+func removeCgroup(cgroup string) error {
+	if _, err := os.Lstat(cgroup); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err := os.WriteFile(cgroup+"/cgroup.kill", []byte("1"), 0); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	var err error
+	for range 2000 {
+		if err = rmdirs(cgroup); err == nil {
+			return nil
+		}
+		<-tick.C // killed processes take a moment to leave
+	}
+	return fmt.Errorf("the control group is still busy: %w", err)
+}
+
+func rmdirs(top string) error {
+	var dirs []string
+	err := filepath.WalkDir(top, func(path string, d fs.DirEntry, err error) error {
+		if err == nil && d.IsDir() {
+			dirs = append(dirs, path)
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	for _, d := range slices.Backward(dirs) {
+		if err := os.Remove(d); err != nil {
+			return err
+		}
+	}
+	return nil
+}
