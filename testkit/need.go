@@ -31,9 +31,14 @@ var needs = map[string]need{
 	"fuse-overlayfs": {[]string{"fuse-overlayfs", "fuse3"}, []string{"fuse-overlayfs"}},
 	"stress-ng":      {[]string{"stress-ng"}, []string{"stress-ng"}},
 	"chromium":       {[]string{"chromium"}, []string{"chromium"}},
-	"ext4":           {[]string{"e2fsprogs"}, []string{"mkfs.ext4"}},
-	"git":            {[]string{"git"}, []string{"git"}},
-	"groff":          {[]string{"groff-base"}, []string{"groff"}},
+	"docker":         {[]string{"docker.io", "docker-compose", "iptables", "iproute2", "curl"}, []string{"dockerd", "docker-compose", "iptables", "ip", "curl"}},
+	"podman": {
+		[]string{"podman", "podman-compose", "runc", "netavark", "aardvark-dns", "iptables", "iproute2", "curl"},
+		[]string{"podman", "podman-compose", "runc", "/usr/lib/podman/netavark", "/usr/lib/podman/aardvark-dns", "iptables", "ip", "curl"},
+	},
+	"ext4":  {[]string{"e2fsprogs"}, []string{"mkfs.ext4"}},
+	"git":   {[]string{"git"}, []string{"git"}},
+	"groff": {[]string{"groff-base"}, []string{"groff"}},
 	"libvirt": {
 		[]string{"libvirt-daemon", "libvirt-daemon-driver-qemu", "libvirt-clients", "qemu-system-x86", "qemu-utils", "qemu-guest-agent",
 			"busybox-static", "cpio", "linux-image-cloud-amd64", "e2fsprogs"},

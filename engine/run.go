@@ -1,0 +1,384 @@
+package engine
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/client"
+
+	"mulligan/durable"
+	"mulligan/errs"
+)
+
+// note is what a stop found, by the names of containers. It is stored in a file for the next process.
+type note struct {
+	Ran      []string                           `json:"ran"`      // those to be started again
+	Healthy  []string                           `json:"healthy"`  // those of them whose health check passed
+	Policies map[string]container.RestartPolicy `json:"policies"` // the restart policies that a stop took away
+}
+
+func (p *Project) noteFile() string { return filepath.Join(p.cfg.StateDir, "containers.json") }
+
+func (p *Project) readNote() (n note, err error) {
+	data, err := os.ReadFile(p.noteFile())
+	if errors.Is(err, os.ErrNotExist) {
+		return n, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(data, &n)
+	}
+	return n, errs.Wrap(errs.Failed, "read which containers ran", err)
+}
+
+func (p *Project) writeNote(n note) error {
+	data, err := json.Marshal(n)
+	if err == nil {
+		err = os.MkdirAll(p.cfg.StateDir, 0o700)
+	}
+	if err == nil {
+		err = durable.WriteFile(p.noteFile(), data, 0o600)
+	}
+	return errs.Wrap(errs.Failed, "note which containers ran", err)
+}
+
+// grace is how long a container may take to stop, where it says nothing: as long as Docker gives it.
+const grace = 10 * time.Second
+
+// Stop stops the containers, those that depend on others first, and keeps the engine from starting them by their restart policy.
+// A container that does not stop in its time is killed. If one is gone, Stop stops nothing.
+func (p *Project) Stop(ctx context.Context) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	list, err := p.look(ctx)
+	if err == nil {
+		err = p.whole(list)
+	}
+	if err == nil {
+		err = p.thaw(ctx) // what a process left paused would not stop
+	}
+	if err != nil {
+		return err
+	}
+	n, err := p.readNote()
+	if err != nil {
+		return err
+	}
+	for i := range list {
+		f := &list[i]
+		switch f.condition() {
+		case running, again, failed:
+			if !slices.Contains(n.Ran, f.Name) {
+				n.Ran = append(n.Ran, f.Name)
+				if h := f.now.State.Health; h != nil && h.Status == container.Healthy {
+					n.Healthy = append(n.Healthy, f.Name)
+				}
+			}
+		}
+		if policy := f.now.HostConfig.RestartPolicy; policy.Name != "" && policy.Name != container.RestartPolicyDisabled {
+			if n.Policies == nil {
+				n.Policies = map[string]container.RestartPolicy{}
+			}
+			n.Policies[f.Name] = policy
+		}
+	}
+	if err := p.writeNote(n); err != nil {
+		return err
+	}
+	slices.Reverse(list)
+	return byDepth(list, func(f *found) error { return p.stopOne(ctx, f) })
+}
+
+// byDepth calls do for all containers of one depth at once, and for one depth after the other.
+func byDepth(list []found, do func(*found) error) error {
+	for len(list) > 0 {
+		n := 1
+		for n < len(list) && list[n].depth == list[0].depth {
+			n++
+		}
+		all := make([]error, n)
+		var wait sync.WaitGroup
+		for i := range n {
+			wait.Go(func() { all[i] = do(&list[i]) })
+		}
+		wait.Wait()
+		if err := errors.Join(all...); err != nil {
+			for _, err := range all { // one error is enough for the reader
+				if err != nil {
+					return err
+				}
+			}
+		}
+		list = list[n:]
+	}
+	return nil
+}
+
+func (p *Project) stopOne(ctx context.Context, f *found) error {
+	if policy := f.now.HostConfig.RestartPolicy.Name; policy != "" && policy != container.RestartPolicyDisabled {
+		if err := p.setPolicy(ctx, f.Name, container.RestartPolicy{Name: container.RestartPolicyDisabled}); err != nil {
+			return err
+		}
+	}
+	in, err := p.e.api.ContainerInspect(ctx, f.Name, client.ContainerInspectOptions{})
+	if err != nil {
+		return p.e.failure("stop container "+f.Name, err)
+	}
+	if s := in.Container.State; s != nil && !s.Running && !s.Restarting && !s.Paused {
+		return nil // Podman may wait long for one that has ended by itself
+	}
+	if s := in.Container.State; s != nil && s.Paused { // somebody paused it; it would not hear the signal
+		if _, err := p.e.api.ContainerUnpause(ctx, f.Name, client.ContainerUnpauseOptions{}); err != nil && !errdefs.IsConflict(err) {
+			return p.e.failure("stop container "+f.Name, err)
+		}
+	}
+	seconds := int(grace / time.Second)
+	if t := f.now.Config.StopTimeout; t != nil && *t > 0 { // Podman says 0 where nobody said anything, and would kill at once
+		seconds = *t
+	}
+	if until, ok := ctx.Deadline(); ok { // the engine kills it while there is time to hear of it
+		seconds = max(1, min(seconds, int(time.Until(until)*3/4/time.Second)))
+	}
+	if _, err := p.e.api.ContainerStop(ctx, f.Name, client.ContainerStopOptions{Timeout: &seconds}); err != nil {
+		return p.e.failure("stop container "+f.Name, err)
+	}
+	if in, err = p.e.api.ContainerInspect(ctx, f.Name, client.ContainerInspectOptions{}); err != nil {
+		return p.e.failure("stop container "+f.Name, err)
+	}
+	if s := in.Container.State; s != nil && (s.Running || s.Restarting) {
+		return errs.New(errs.Failed, "stop container "+f.Name, "it is %s after its stop", s.Status).
+			WithHint("somebody, or its restart policy, starts it again; see docker events")
+	}
+	return nil
+}
+
+// setPolicy sets a container's restart policy. Podman's engine of older versions cannot change it: there it stays, and the engine
+// does not act on it either as long as it runs.
+func (p *Project) setPolicy(ctx context.Context, name string, policy container.RestartPolicy) error {
+	_, err := p.e.api.ContainerUpdate(ctx, name, client.ContainerUpdateOptions{RestartPolicy: &policy})
+	if err == nil || errdefs.IsNotFound(err) || errdefs.IsNotImplemented(err) {
+		return nil
+	}
+	return p.e.failure("change the restart policy of container "+name, err)
+}
+
+// Start starts what Stop found running. If it found nothing running, or there was no Stop, Start starts what has failed beside
+// containers that run, and all of them if none runs.
+func (p *Project) Start(ctx context.Context) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n, err := p.readNote()
+	if err != nil {
+		return err
+	}
+	list, err := p.look(ctx)
+	if err == nil {
+		err = p.whole(list)
+	}
+	if err != nil {
+		return err
+	}
+	if len(n.Ran) == 0 {
+		n.Ran = p.wanted(list)
+	}
+	return p.start(ctx, list, n)
+}
+
+// wanted returns which containers a start without a stop starts.
+func (p *Project) wanted(list []found) (names []string) {
+	up := slices.ContainsFunc(list, func(f found) bool { return f.condition() == running || f.condition() == again })
+	for _, f := range list {
+		if !up || f.condition() != off {
+			names = append(names, f.Name)
+		}
+	}
+	return names
+}
+
+// StartAgain starts what Stop found running, and nothing if there was no Stop or what it stopped was started since.
+func (p *Project) StartAgain(ctx context.Context) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n, err := p.readNote()
+	if err != nil || len(n.Ran)+len(n.Policies) == 0 {
+		return err
+	}
+	list, err := p.look(ctx)
+	if err == nil {
+		err = p.whole(list)
+	}
+	if err != nil {
+		return err
+	}
+	return p.start(ctx, list, n)
+}
+
+// start starts the containers in n in order, waits until they are up and healthy, and gives all of them their restart policies
+// back.
+func (p *Project) start(ctx context.Context, list []found, n note) error {
+	ran := func(f found) bool { return slices.Contains(n.Ran, f.Name) }
+	wanted := slices.DeleteFunc(slices.Clone(list), func(f found) bool { return !ran(f) })
+	err := byDepth(wanted, func(f *found) error {
+		if err := p.awaitNeeds(ctx, f, wanted, n); err != nil {
+			return err
+		}
+		if f.condition() == running {
+			return nil
+		}
+		_, err := p.e.api.ContainerStart(ctx, f.Name, client.ContainerStartOptions{})
+		return p.e.failure("start container "+f.Name, err)
+	})
+	if err == nil {
+		err = byDepth(wanted, func(f *found) error { return p.awaitHealthy(ctx, f, n) })
+	}
+	for _, f := range list {
+		if policy, ok := n.Policies[f.Name]; ok { // also after a failure: then the engine may try on
+			err = errs.Also(err, p.setPolicy(ctx, f.Name, policy))
+		}
+	}
+	if err != nil {
+		return err
+	}
+	if err := os.Remove(p.noteFile()); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return errs.Wrap(errs.Failed, "forget which containers ran", err)
+	}
+	return nil
+}
+
+// awaitNeeds waits for the services that a container depends on, as far as they are started too.
+func (p *Project) awaitNeeds(ctx context.Context, f *found, started []found, before note) error {
+	for _, n := range needs(f) {
+		for i := range started {
+			if started[i].service() != n.service {
+				continue
+			}
+			var err error
+			switch {
+			case n.done:
+				err = p.awaitEnd(ctx, &started[i])
+			case n.healthy:
+				err = p.awaitHealthy(ctx, &started[i], before)
+			}
+			if err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// awaitEnd waits until a container has ended well.
+func (p *Project) awaitEnd(ctx context.Context, f *found) error {
+	return p.poll(ctx, f, time.Hour, func(s *container.State) (bool, error) {
+		if s.Running || s.Restarting {
+			return false, nil
+		}
+		if s.ExitCode != 0 {
+			return false, p.ended(f, s)
+		}
+		return true, nil
+	})
+}
+
+// awaitHealthy waits until a container runs, or has ended well, and its health check passes if it has one. The command of the
+// check is run here: the engine would wait for its interval, and Podman runs no checks where there is no systemd. One that was not
+// known to be healthy before is waited for only a little: its check may be wrong.
+func (p *Project) awaitHealthy(ctx context.Context, f *found, before note) error {
+	test, patience := healthCheck(f.now.Config)
+	known := slices.Contains(before.Healthy, f.Name)
+	if !known {
+		patience = min(patience, little)
+	}
+	err := p.poll(ctx, f, patience, func(s *container.State) (bool, error) {
+		switch {
+		case s.Restarting:
+			return false, nil
+		case !s.Running && s.ExitCode != 0:
+			return false, p.ended(f, s)
+		case !s.Running, len(test) == 0, s.Health != nil && s.Health.Status == container.Healthy:
+			return true, nil
+		}
+		_, code, err := p.exec(ctx, f.Name, test)
+		return err == nil && code == 0, nil
+	})
+	if errors.Is(err, errUnhealthy) && !known {
+		return nil
+	}
+	return err
+}
+
+// little is how long a container is waited for that was not known to be healthy before.
+const little = 10 * time.Second
+
+// errUnhealthy is the cause of the error for a container that runs and does not become healthy.
+var errUnhealthy = errors.New("its health check does not pass")
+
+func (p *Project) ended(f *found, s *container.State) error {
+	why := s.Error
+	if why == "" {
+		why = fmt.Sprintf("it ended with %d soon after its start", s.ExitCode)
+	}
+	return errs.New(errs.Failed, "start container "+f.Name, "%s", why).WithHint("docker logs %s shows what it said", f.Name)
+}
+
+// poll asks for a container's state until done says so. It gives up after the patience, or when ctx ends.
+func (p *Project) poll(ctx context.Context, f *found, patience time.Duration, done func(*container.State) (bool, error)) error {
+	over := time.NewTimer(patience)
+	defer over.Stop()
+	for wait := 20 * time.Millisecond; ; wait = min(wait*3/2, time.Second) {
+		in, err := p.e.api.ContainerInspect(ctx, f.Name, client.ContainerInspectOptions{})
+		if err != nil {
+			return p.e.failure("start container "+f.Name, err)
+		}
+		if in.Container.State == nil {
+			return errs.New(errs.Failed, "start container "+f.Name, "the engine does not say how it is")
+		}
+		if ok, err := done(in.Container.State); ok || err != nil {
+			return err
+		}
+		select {
+		case <-time.After(wait):
+		case <-over.C:
+			return &errs.Error{Kind: errs.Failed, Op: "start container " + f.Name, Message: fmt.Sprintf("it is not healthy after %s", patience), Err: errUnhealthy,
+				Hint: fmt.Sprintf("docker logs %s and docker inspect %[1]s show why", f.Name)}
+		case <-ctx.Done():
+			return p.e.failure("start container "+f.Name, ctx.Err())
+		}
+	}
+}
+
+// healthCheck returns the command of a container's health check, and how long the engine would wait until it calls the container
+// unhealthy.
+func healthCheck(c *container.Config) (test []string, patience time.Duration) {
+	const usual = 30 * time.Second
+	h := c.Healthcheck
+	if h == nil || len(h.Test) == 0 {
+		return nil, usual
+	}
+	switch h.Test[0] {
+	case "CMD":
+		test = h.Test[1:]
+	case "CMD-SHELL":
+		test = []string{"/bin/sh", "-c", strings.Join(h.Test[1:], " ")}
+	}
+	interval, timeout, retries := h.Interval, h.Timeout, h.Retries
+	if interval <= 0 {
+		interval = usual
+	}
+	if timeout <= 0 {
+		timeout = usual
+	}
+	if retries <= 0 {
+		retries = 3
+	}
+	return test, max(usual, h.StartPeriod+time.Duration(retries)*(interval+timeout))
+}

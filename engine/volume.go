@@ -1,0 +1,176 @@
+package engine
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/containerd/errdefs"
+	"github.com/moby/moby/client"
+
+	"mulligan/durable"
+	"mulligan/errs"
+)
+
+// Volume is a volume of the kind whose files are in a folder of the host.
+type Volume struct {
+	Name string
+	Dir  string // the folder with its files
+}
+
+// Volume finds a volume by its own name or by the name that it has in the compose file. Only volumes that the engine keeps in a
+// folder of its own are accepted: one with options may be any folder of the host, and none while no container uses it.
+func (p *Project) Volume(ctx context.Context, name string) (Volume, error) {
+	known := []string{name}
+	if project, _, err := ParseName(p.cfg.Unit); err == nil && project != "" {
+		known = []string{project + "_" + name, name}
+	}
+	if !isVolume(name) {
+		return Volume{}, errs.New(errs.Invalid, "", "%.200q is not a volume's name", name).WithHint("docker volume ls shows the volumes")
+	}
+	for _, name := range known {
+		dir, err := p.Place(ctx, name)
+		if errs.KindOf(err) == errs.NotFound {
+			continue
+		}
+		return Volume{name, dir}, err
+	}
+	return Volume{}, errs.New(errs.NotFound, "", "%s has no volume %s", p.e.socket, strings.Join(known, " or ")).
+		WithHint("docker volume ls shows the volumes; docker compose up makes those of a project")
+}
+
+// Place returns the folder of the volume with the engine's name.
+func (p *Project) Place(ctx context.Context, name string) (dir string, err error) {
+	in, err := p.e.api.VolumeInspect(ctx, name, client.VolumeInspectOptions{})
+	if errdefs.IsNotFound(err) {
+		return "", errs.New(errs.NotFound, "", "%s has no volume %s", p.e.socket, name).WithHint("docker compose up makes the volumes of a project anew; then restore again")
+	}
+	if err != nil {
+		return "", p.e.failure("look at volume "+name, err)
+	}
+	switch v := in.Volume; {
+	case v.Driver != "local" || len(v.Options) > 0:
+		return "", errs.New(errs.Unsupported, "", "the files of volume %s are not kept by the engine (driver %s, %d options)", name, v.Driver, len(v.Options)).
+			WithHint("mulligan captures volumes with the driver local and no options; leave this one out")
+	case !filepath.IsAbs(v.Mountpoint) || filepath.Clean(v.Mountpoint) != v.Mountpoint || !strings.HasSuffix(v.Mountpoint, "/"+name+"/_data"):
+		return "", errs.New(errs.Unsupported, "", "volume %s is at %q, which is not a folder of the engine's volumes", name, v.Mountpoint)
+	default:
+		return v.Mountpoint, nil
+	}
+}
+
+// Users returns the names of the running containers that use a volume: those of the project, and strangers.
+func (p *Project) Users(ctx context.Context, volume string) (own, strangers []string, err error) {
+	list, err := p.e.api.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: make(client.Filters).Add("volume", volume)})
+	if err != nil {
+		return nil, nil, p.e.failure("look who uses volume "+volume, err)
+	}
+	for _, c := range list.Items {
+		if len(c.Names) == 0 || !slices.Contains([]string{"running", "paused", "restarting"}, string(c.State)) {
+			continue
+		}
+		name := plainName(c.Names[0])
+		if slices.ContainsFunc(p.cfg.Members, func(m Member) bool { return m.Name == name }) {
+			own = append(own, name)
+		} else {
+			strangers = append(strangers, name)
+		}
+	}
+	slices.Sort(own)
+	slices.Sort(strangers)
+	return own, strangers, nil
+}
+
+func (p *Project) frozenFile() string { return filepath.Join(p.cfg.StateDir, "paused.json") }
+
+// Freeze pauses the project's containers that use a volume, and returns the function that lets them go on. If the process dies in
+// between, Thaw does it.
+func (p *Project) Freeze(ctx context.Context, volume string) (thaw func() error, err error) {
+	p.freezing.Lock()
+	if err := p.freeze(ctx, volume); err != nil {
+		p.freezing.Unlock()
+		return nil, err
+	}
+	return func() error {
+		defer p.freezing.Unlock()
+		return p.Thaw(context.WithoutCancel(ctx))
+	}, nil
+}
+
+func (p *Project) freeze(ctx context.Context, volume string) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	own, _, err := p.Users(ctx, volume)
+	if err != nil {
+		return err
+	}
+	list, err := p.look(ctx)
+	if err != nil {
+		return err
+	}
+	var names []string
+	for _, f := range list { // one that somebody else has paused stays paused afterwards
+		if slices.Contains(own, f.Name) && f.condition() == running && !f.now.State.Paused {
+			names = append(names, f.Name)
+		}
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	data, err := json.Marshal(names)
+	if err == nil {
+		err = os.MkdirAll(p.cfg.StateDir, 0o700)
+	}
+	if err == nil {
+		err = durable.WriteFile(p.frozenFile(), data, 0o600)
+	}
+	if err != nil {
+		return errs.Wrap(errs.Failed, "note which containers are paused", err)
+	}
+	for _, name := range names {
+		if _, err := p.e.api.ContainerPause(ctx, name, client.ContainerPauseOptions{}); err != nil {
+			return errs.Also(p.e.failure("pause container "+name, err), p.thaw(context.WithoutCancel(ctx)))
+		}
+	}
+	return nil
+}
+
+// Thaw lets the containers go on that a process paused which has died since.
+func (p *Project) Thaw(ctx context.Context) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.thaw(ctx)
+}
+
+func (p *Project) thaw(ctx context.Context) error {
+	data, err := os.ReadFile(p.frozenFile())
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	var names []string
+	if err == nil {
+		err = json.Unmarshal(data, &names)
+	}
+	if err != nil {
+		return errs.Wrap(errs.Failed, "read which containers are paused", err)
+	}
+	var all error
+	for _, name := range names {
+		in, err := p.e.api.ContainerInspect(ctx, name, client.ContainerInspectOptions{})
+		if errdefs.IsNotFound(err) || err == nil && (in.Container.State == nil || !in.Container.State.Paused) {
+			continue
+		}
+		if err == nil {
+			_, err = p.e.api.ContainerUnpause(ctx, name, client.ContainerUnpauseOptions{})
+		}
+		all = errs.Also(all, p.e.failure("unpause container "+name, err))
+	}
+	if all != nil {
+		return all
+	}
+	return errs.Wrap(errs.Failed, "forget which containers were paused", os.Remove(p.frozenFile()))
+}
