@@ -18,6 +18,8 @@ type file struct {
 	Workspace string      `toml:"workspace"`
 	Unit      string      `toml:"unit"`
 	Run       []string    `toml:"run"`
+	Engine    string      `toml:"engine"`
+	Volumes   []string    `toml:"volumes"`
 	Domain    string      `toml:"domain"`
 	URI       string      `toml:"uri"`
 	Shutdown  string      `toml:"shutdown"`
@@ -99,7 +101,7 @@ func defaults() retention {
 
 func (f *file) app() (ipc.App, *fault) {
 	app := ipc.App{
-		Slug: f.Slug, Owner: f.Owner, Workspace: f.Workspace, Unit: f.Unit, Run: f.Run,
+		Slug: f.Slug, Owner: f.Owner, Workspace: f.Workspace, Unit: f.Unit, Run: f.Run, Engine: f.Engine,
 		Domain: f.Domain, URI: f.URI, Shutdown: f.Shutdown, Auto: f.Auto, Exclude: f.Exclude,
 		Retention: ipc.Retention{
 			KeepLast: f.Retention.KeepLast, DailyDays: f.Retention.DailyDays, KeepTurns: f.Retention.KeepTurns, KeepSafety: f.Retention.KeepSafety,
@@ -109,6 +111,9 @@ func (f *file) app() (ipc.App, *fault) {
 	}
 	if f.Retention.MaxBytes.Bad {
 		return app, &fault{key: "retention.max_bytes", what: "max_bytes is not a size", hint: tomlfile.SizeHint}
+	}
+	for _, name := range f.Volumes {
+		app.Volumes = append(app.Volumes, ipc.Volume{Name: name})
 	}
 	if f.Health != nil {
 		app.Health = &ipc.Health{URL: f.Health.URL, Command: f.Health.Command, Timeout: f.Health.Timeout}

@@ -16,6 +16,9 @@ var (
 	ownerSyntax = newSyntax(`^([0-9]{1,10}|[A-Za-z_][A-Za-z0-9_.-]{0,254}\$?|guest:[A-Za-z0-9][A-Za-z0-9._-]{0,127})$`)
 	// The names that systemd.unit(5) allows. The unit of an app is a service, or a target that groups several.
 	unitSyntax = newSyntax(`^[A-Za-z0-9:_.@\\][A-Za-z0-9:_.@\\-]{0,240}\.(service|target)$`)
+	// What Docker accepts as the name of a container, and of a volume. A unit that is containers is a compose project or one container.
+	containersSyntax = newSyntax(`^(compose|container):[a-zA-Z0-9][a-zA-Z0-9_.-]{0,200}$`)
+	volumeSyntax     = newSyntax(`^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,200}$`)
 	// The names of variables that a shell can set.
 	variableSyntax = newSyntax(`^[A-Za-z_][A-Za-z0-9_]{0,127}$`)
 	domainSyntax   = newSyntax(`^[A-Za-z0-9_.+:@][A-Za-z0-9_.+:@-]{0,254}$`)
@@ -23,7 +26,7 @@ var (
 
 func check(app ipc.App) *fault {
 	for _, rule := range []func(ipc.App) *fault{
-		checkNames, checkWorkspace, checkProcess, checkHealth, checkRetention, checkForking, checkDatabases,
+		checkNames, checkWorkspace, checkProcess, checkContainers, checkHealth, checkRetention, checkForking, checkDatabases,
 	} {
 		if f := rule(app); f != nil {
 			return f
@@ -92,10 +95,33 @@ func checkProcess(app ipc.App) *fault {
 	switch {
 	case app.Unit != "" && len(app.Run) > 0:
 		return &fault{key: "run", what: "the app has both a unit and a run command", hint: "keep the one that starts the app"}
-	case app.Unit != "" && !unitSyntax.MatchString(app.Unit):
-		return &fault{key: "unit", what: fmt.Sprintf("%q is not a systemd service's name", app.Unit), hint: `write it in full: unit = "shop.service"`}
+	case app.Unit != "" && !unitSyntax.MatchString(app.Unit) && !IsContainers(app.Unit):
+		return &fault{key: "unit", what: fmt.Sprintf("%q is neither a systemd service's name nor that of containers", app.Unit),
+			hint: `write it in full: unit = "shop.service", "compose:shop" for a compose project, or "container:shop-web-1"`}
 	case len(app.Run) > 0 && !isCommand(app.Run):
 		return &fault{key: "run", what: "run is not a command", hint: `write program and arguments apart: run = ["./server", "--port", "8080"]`}
+	}
+	return nil
+}
+
+// IsContainers reports whether a unit's name is that of containers: "compose:PROJECT" or "container:NAME".
+func IsContainers(unit string) bool { return containersSyntax.MatchString(unit) }
+
+func checkContainers(app ipc.App) *fault {
+	switch {
+	case app.Engine != "" && (!path.IsAbs(app.Engine) || path.Clean(app.Engine) != app.Engine || unprintable(app.Engine) || len(app.Engine) > 107):
+		return &fault{key: "engine", what: fmt.Sprintf("engine %.120q is not the path of a socket", app.Engine), hint: `write it like engine = "/run/docker.sock", with at most 107 bytes`}
+	case !IsContainers(app.Unit) && (app.Engine != "" || len(app.Volumes) > 0):
+		return &fault{key: "volumes", what: "engine or volumes are set, and the unit is not containers", hint: `name them: unit = "compose:shop"; or leave out engine and volumes`}
+	case IsContainers(app.Unit) && app.Domain != "":
+		return &fault{key: "domain", what: "the app has both a domain and containers", hint: "register them as two apps"}
+	}
+	seen := map[string]bool{}
+	for _, v := range app.Volumes {
+		if !volumeSyntax.MatchString(v.Name) || seen[v.Name] {
+			return &fault{key: "volumes", what: fmt.Sprintf("%.120q is not a volume's name, or is listed twice", v.Name), hint: "docker volume ls shows the names"}
+		}
+		seen[v.Name] = true
 	}
 	return nil
 }

@@ -49,23 +49,32 @@ const (
 
 // App is a registered app.
 type App struct {
-	ID        AppID      `json:"app_id"`
-	Slug      string     `json:"slug"`
-	Owner     string     `json:"owner"` // a user's name, or its uid in digits where it has none
-	Workspace string     `json:"workspace"`
-	Unit      string     `json:"unit,omitempty"`
-	Run       []string   `json:"run,omitempty"` // a command that the daemon supervises, where there is no unit
-	Domain    string     `json:"domain,omitempty"`
-	URI       string     `json:"uri,omitempty"`      // libvirt's, for Domain
-	Shutdown  string     `json:"shutdown,omitempty"` // how Domain goes down: clean (default) or destroy
-	Auto      bool       `json:"auto"`
-	Exclude   []string   `json:"exclude,omitempty"` // gitignore syntax
-	Health    *Health    `json:"health,omitempty"`
-	Retention Retention  `json:"retention"`
-	Databases []Database `json:"databases,omitempty"`
-	Forking   Forking    `json:"forking,omitzero"`
-	CreatedAt time.Time  `json:"created_at"`
-	Fork      *Fork      `json:"fork,omitempty"` // nil: it is not a fork
+	ID        AppID    `json:"app_id"`
+	Slug      string   `json:"slug"`
+	Owner     string   `json:"owner"` // a user's name, or its uid in digits where it has none
+	Workspace string   `json:"workspace"`
+	Unit      string   `json:"unit,omitempty"`
+	Run       []string `json:"run,omitempty"` // a command that the daemon supervises, where there is no unit
+	// Engine is the socket of the container engine, for a unit that is containers. Empty in a registration: the one that has them.
+	Engine string `json:"engine,omitempty"`
+	// EngineAs says with whose rights the daemon connects to Engine: "root", if root named the containers, or "owner". The daemon sets
+	// it.
+	EngineAs string `json:"engine_as,omitempty"`
+	// Volumes of the containers are captured. A registration sets only their names.
+	Volumes []Volume `json:"volumes,omitempty"`
+	// Containers are those of the unit. The daemon sets them when unit, engine or volumes are set.
+	Containers []Container `json:"containers,omitempty"`
+	Domain     string      `json:"domain,omitempty"`
+	URI        string      `json:"uri,omitempty"`      // libvirt's, for Domain
+	Shutdown   string      `json:"shutdown,omitempty"` // how Domain goes down: clean (default) or destroy
+	Auto       bool        `json:"auto"`
+	Exclude    []string    `json:"exclude,omitempty"` // gitignore syntax
+	Health     *Health     `json:"health,omitempty"`
+	Retention  Retention   `json:"retention"`
+	Databases  []Database  `json:"databases,omitempty"`
+	Forking    Forking     `json:"forking,omitzero"`
+	CreatedAt  time.Time   `json:"created_at"`
+	Fork       *Fork       `json:"fork,omitempty"` // nil: it is not a fork
 
 	// The present state of the app; empty in a registration.
 	State    string   `json:"state,omitempty"`    // running, stopped, failed, none (it has no unit), unknown
@@ -78,6 +87,19 @@ type App struct {
 	// Following is the state of watching the app's files for automatic checkpoints: starting, watching, rescanning (events were
 	// lost, and all files are examined) or degraded (Problems has the reason and a remedy). "" if automatic checkpoints are off.
 	Following string `json:"following,omitempty"`
+}
+
+// Volume is a volume of an app's containers.
+type Volume struct {
+	Name     string `json:"name"`                // as the app names it, and its layer
+	FullName string `json:"full_name,omitempty"` // as the engine names it; the daemon sets it
+	Dir      string `json:"dir,omitempty"`       // the folder with its files; the daemon sets it
+}
+
+// Container is a container of an app.
+type Container struct {
+	Name string `json:"name"`
+	ID   string `json:"id"` // the engine's id of it when the app was configured
 }
 
 // Gap is a part of an app that cannot be captured or restored.
@@ -149,6 +171,8 @@ type AppChange struct {
 	Owner     *string     `json:"owner,omitempty"`
 	Unit      *string     `json:"unit,omitempty"`
 	Run       *[]string   `json:"run,omitempty"`
+	Engine    *string     `json:"engine,omitempty"`
+	Volumes   *[]Volume   `json:"volumes,omitempty"`
 	Domain    *string     `json:"domain,omitempty"`
 	URI       *string     `json:"uri,omitempty"`
 	Shutdown  *string     `json:"shutdown,omitempty"`
@@ -162,29 +186,31 @@ type AppChange struct {
 
 // Checkpoint is a state of the app to which it can be rolled back.
 type Checkpoint struct {
-	ID             CheckpointID `json:"checkpoint_id"`
-	AppID          AppID        `json:"app_id"`
-	Ref            *string      `json:"ref"` // the workspace's git commit
-	Trigger        Trigger      `json:"trigger"`
-	VMSnapshotID   *string      `json:"vm_snapshot_id"`
-	DBSnapshotID   *string      `json:"db_snapshot_id"`
-	DBSnapshots    []DBSnapshot `json:"db_snapshots"`
-	FilesSnapshot  *string      `json:"files_snapshot_id"`
-	FilesHash      *string      `json:"files_hash"`
-	Quiesced       bool         `json:"quiesced"`
-	Running        *bool        `json:"running"`   // the app ran when it was made; null where it has no unit, or nobody looked
-	Healthy        *bool        `json:"healthy"`   // it was well then; null where nobody can tell: it has no health check, or somebody had stopped it
-	Rehearsed      *bool        `json:"rehearsed"` // its databases could be restored beside the live ones when that was tried; null where nobody tried
-	Pinned         bool         `json:"pinned"`
-	SizeBytes      int64        `json:"size_bytes"` // what deleting it would free
-	Notes          *string      `json:"notes"`
-	DeployID       *string      `json:"deploy_id"`
-	ConversationID *string      `json:"conversation_id"`
-	MessageID      *string      `json:"message_id"`
-	TurnID         *string      `json:"turn_id"`
-	ExpiresAt      *time.Time   `json:"expires_at"`
-	CreatedAt      time.Time    `json:"created_at"`
-	Warnings       []string     `json:"warnings,omitempty"` // what it lacks
+	ID           CheckpointID `json:"checkpoint_id"`
+	AppID        AppID        `json:"app_id"`
+	Ref          *string      `json:"ref"` // the workspace's git commit
+	Trigger      Trigger      `json:"trigger"`
+	VMSnapshotID *string      `json:"vm_snapshot_id"`
+	DBSnapshotID *string      `json:"db_snapshot_id"`
+	DBSnapshots  []DBSnapshot `json:"db_snapshots"`
+	// VolumeSnapshots are those of the containers' volumes.
+	VolumeSnapshots []VolumeSnapshot `json:"volume_snapshots,omitempty"`
+	FilesSnapshot   *string          `json:"files_snapshot_id"`
+	FilesHash       *string          `json:"files_hash"`
+	Quiesced        bool             `json:"quiesced"`
+	Running         *bool            `json:"running"`   // the app ran when it was made; null where it has no unit, or nobody looked
+	Healthy         *bool            `json:"healthy"`   // it was well then; null where nobody can tell: it has no health check, or somebody had stopped it
+	Rehearsed       *bool            `json:"rehearsed"` // its databases could be restored beside the live ones when that was tried; null where nobody tried
+	Pinned          bool             `json:"pinned"`
+	SizeBytes       int64            `json:"size_bytes"` // what deleting it would free
+	Notes           *string          `json:"notes"`
+	DeployID        *string          `json:"deploy_id"`
+	ConversationID  *string          `json:"conversation_id"`
+	MessageID       *string          `json:"message_id"`
+	TurnID          *string          `json:"turn_id"`
+	ExpiresAt       *time.Time       `json:"expires_at"`
+	CreatedAt       time.Time        `json:"created_at"`
+	Warnings        []string         `json:"warnings,omitempty"` // what it lacks
 	// Raw names the layers whose state could not be read. The checkpoint has the raw bytes of their files.
 	Raw     []string `json:"raw,omitempty"`
 	Damaged string   `json:"damaged,omitempty"` // why it cannot be gone back to as it is
@@ -208,6 +234,12 @@ const (
 	Undo CheckpointID = "undo"
 	Redo CheckpointID = "redo"
 )
+
+// VolumeSnapshot is the part of a checkpoint that is a volume.
+type VolumeSnapshot struct {
+	Volume     string `json:"volume"`
+	SnapshotID string `json:"snapshot_id"`
+}
 
 // DBSnapshot is the part of a checkpoint that holds one database.
 type DBSnapshot struct {

@@ -5,7 +5,8 @@
 //   - app: a workspace with its unit, its VM and its databases. It has one or more
 //     layers.
 //   - layer: one kind of state of one app: "files" (the workspace), "disk" (the
-//     disks of its VM), "db:NAME" (one database).
+//     disks of its VM), "volume:NAME" (one volume of containers), "db:NAME" (one
+//     database).
 //   - driver: the code for one kind of layer. A [Driver] value is bound to one
 //     layer of one app; a resource that several apps share (a content store, a
 //     libvirt connection) is behind it.

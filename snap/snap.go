@@ -11,7 +11,7 @@ import (
 	"mulligan/errs"
 )
 
-// Layer names one layer of an app: "files", "disk", or "db:" and the name of the database.
+// Layer names one layer of an app: "files", "disk", "volume:" and the name of a volume, or "db:" and the name of a database.
 type Layer string
 
 // The layers that every app has at most one of.
@@ -23,8 +23,11 @@ const (
 // DB is the layer of the database called name.
 func DB(name string) Layer { return Layer("db:" + name) }
 
+// Volume is the layer of the volume called name.
+func Volume(name string) Layer { return Layer("volume:" + name) }
+
 // SnapshotID names a snapshot within its driver. The daemon generates it: a
-// prefix for the kind of layer ("fs-", "vm-", "db-") and random hex digits.
+// prefix for the kind of layer ("fs-", "vm-", "vol-", "db-") and random hex digits.
 type SnapshotID string
 
 // RestoreID names a switch within its driver.

@@ -26,6 +26,11 @@ physical where that is possible. On a host only root names units, and folders th
 not the app's owner's. What that changes in the server's configuration is said in notes;
 a restart may be needed once.
 
+Where the app runs in containers of Docker or Podman, --unit is compose:PROJECT, with the
+name that "docker compose ls" shows, or container:NAME, and --volume names the volumes to
+be captured: by the names of the compose file, or the engine's. Only who may use the
+engine may name its containers. They are stopped and started, and never made anew.
+
 --run is for a host without systemd: a command that the daemon starts, in the
 workspace, and stops. ` + values.CommandHelp + `
 
@@ -35,7 +40,8 @@ type appAddCmd struct {
 	*cli
 	file, slug, dir   string
 	unit, domain, run string
-	uri               string
+	uri, engine       string
+	volumes           []string
 	dbs               []string
 	health            string
 }
@@ -50,6 +56,7 @@ func newAppAdd(c *cli) *cobra.Command {
 			"  mulligan app add --slug shop --dir /srv/shop --unit shop.service --db sqlite:data/shop.db\n" +
 			"  mulligan app add --slug shop --dir /srv/shop --unit shop.service \\\n" +
 			"    --db 'postgres:///shop?host=/run/postgresql#mode=physical&data_dir=/var/lib/postgresql/15/main&unit=postgresql@15-main.service'\n" +
+			"  mulligan app add --slug shop --dir . --unit compose:shop --volume uploads --db postgres://shop:pw@127.0.0.1:5432/shop\n" +
 			"  mulligan app add --slug shop --dir . --run './server --port 8080' --health http://127.0.0.1:8080/healthz",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -62,7 +69,9 @@ func newAppAdd(c *cli) *cobra.Command {
 	cmd.Flags().StringVar(&f.file, "file", "", "an app file (TOML)")
 	cmd.Flags().StringVar(&f.slug, "slug", "", "the app's short name")
 	cmd.Flags().StringVar(&f.dir, "dir", "", "its workspace folder")
-	cmd.Flags().StringVar(&f.unit, "unit", "", "the systemd unit that runs it")
+	cmd.Flags().StringVar(&f.unit, "unit", "", "what runs it: a systemd unit, compose:PROJECT or container:NAME")
+	cmd.Flags().StringVar(&f.engine, "engine", "", "for containers: the `SOCKET` of their engine (default: Docker's or Podman's, where they are)")
+	cmd.Flags().StringArrayVar(&f.volumes, "volume", nil, "for containers: a volume (`NAME`) that is captured too; may be repeated")
 	cmd.Flags().StringVar(&f.run, "run", "", "the command that runs it, if no unit does (`'COMMAND ARG…'`)")
 	cmd.Flags().StringVar(&f.domain, "domain", "", "its libvirt domain (a VM), whose qcow2 disks are captured too")
 	cmd.Flags().StringVar(&f.uri, "uri", "", "libvirt's `URI` (default qemu:///system)")
@@ -79,7 +88,7 @@ func (f *appAddCmd) check(cmd *cobra.Command) error {
 		}
 		return nil
 	}
-	for _, name := range []string{"slug", "dir", "unit", "run", "domain", "uri", "db", "health"} {
+	for _, name := range []string{"slug", "dir", "unit", "engine", "volume", "run", "domain", "uri", "db", "health"} {
 		if cmd.Flags().Changed(name) {
 			return usage(cmd, "--%s and --file exclude each other", name)
 		}
@@ -108,9 +117,12 @@ func (f *appAddCmd) describe() (ipc.App, error) {
 	if err != nil {
 		return ipc.App{}, err
 	}
-	app := ipc.App{Slug: f.slug, Workspace: dir, Unit: f.unit, Domain: f.domain, URI: f.uri, Retention: ipc.DefaultRetention()}
+	app := ipc.App{Slug: f.slug, Workspace: dir, Unit: f.unit, Domain: f.domain, URI: f.uri, Engine: f.engine, Retention: ipc.DefaultRetention()}
 	if app.Run, err = values.Command(f.run); err != nil {
 		return ipc.App{}, err
+	}
+	for _, name := range f.volumes {
+		app.Volumes = append(app.Volumes, ipc.Volume{Name: name})
 	}
 	if f.health != "" {
 		app.Health = &ipc.Health{URL: f.health}

@@ -13,6 +13,8 @@ import (
 const appSetLong = `Change an app's settings. The keys are those of the app file:
 
   unit=NAME.service       run='COMMAND ARG…'      auto=true|false
+  unit=compose:PROJECT    unit=container:NAME     (also accepts the containers that are there now)
+  engine=SOCKET           volumes=NAME,…          (of containers; replaces all)
   domain=NAME             uri=URI                 shutdown=clean|destroy
   exclude=PATTERN,…       (gitignore syntax; replaces all; or a list: exclude=["PATTERN", …])
   health.url=URL          health.command='COMMAND ARG…'     health.timeout=10s

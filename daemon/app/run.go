@@ -151,8 +151,8 @@ func (s *Set) StartAgain(ctx context.Context, a *App, running bool) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	start := a.Unit().Start
-	if m, ok := a.Unit().(*layer.Machine); ok {
-		start = m.StartAgain // if it was not stopped yet, a part that is down was down before
+	if u, ok := a.Unit().(interface{ StartAgain(context.Context) error }); ok {
+		start = u.StartAgain // if it was not stopped yet, a part that is down was down before
 	}
 	err := s.start(ctx, start)
 	if err != nil && ctx.Err() == nil {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	"mulligan/daemon/app"
 	"mulligan/daemon/store"
@@ -16,7 +17,7 @@ import (
 // Public returns a checkpoint's record as clients see it, without its size.
 func Public(cp store.Checkpoint) ipc.Checkpoint {
 	v := cp.Checkpoint
-	v.DBSnapshots = []ipc.DBSnapshot{}
+	v.DBSnapshots, v.VolumeSnapshots = []ipc.DBSnapshot{}, nil
 	v.VMSnapshotID, v.DBSnapshotID, v.FilesSnapshot, v.FilesHash = nil, nil, nil, nil
 	for _, s := range cp.Snapshots {
 		id := string(s.ID)
@@ -30,6 +31,10 @@ func Public(cp store.Checkpoint) ipc.Checkpoint {
 		case snap.Disk:
 			v.VMSnapshotID = &id
 		default:
+			if name, ok := strings.CutPrefix(string(s.Layer), "volume:"); ok {
+				v.VolumeSnapshots = append(v.VolumeSnapshots, ipc.VolumeSnapshot{Volume: name, SnapshotID: id})
+				continue
+			}
 			v.DBSnapshots = append(v.DBSnapshots, ipc.DBSnapshot{
 				Database: string(s.Layer)[len("db:"):], SnapshotID: id, Driver: s.Driver, Position: s.Position, Rehearsed: s.Rehearsed(),
 			})

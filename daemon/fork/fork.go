@@ -27,6 +27,7 @@ import (
 	"mulligan/daemon/rollback"
 	"mulligan/daemon/settings"
 	"mulligan/daemon/store"
+	"mulligan/engine"
 	"mulligan/errs"
 	"mulligan/ipc"
 	"mulligan/snap"
@@ -132,6 +133,10 @@ func (s *Service) check(ctx context.Context, parent *app.App, req *ipc.ForkReque
 	}
 	if err := parent.Now.Load().CheckGuest(ctx); err != nil {
 		return err
+	}
+	if engine.Names(rec.Unit) {
+		return errs.New(errs.Unsupported, "", "the app runs in containers (%s), and forks of those are not supported yet", rec.Unit).
+			WithHint("docker compose -p NAME in a copy of the folder makes a second project by hand")
 	}
 	if rec.Unit != "" && !layer.StartsDomain(parent.Unit()) {
 		unit := rec.Unit

@@ -11,6 +11,7 @@ import (
 	"mulligan/daemon/settings"
 	"mulligan/daemon/store"
 	"mulligan/daemon/supervise"
+	"mulligan/engine"
 	"mulligan/errs"
 	"mulligan/ipc"
 	"mulligan/snap"
@@ -43,10 +44,13 @@ func (b *Binder) Close() {
 	}
 }
 
-// layersOf returns an app's layers with their drivers, in the order in which they are captured: files, the disks of a guest
-// (nil if there is none), databases.
-func (b *Binder) layersOf(ctx context.Context, rec store.App, g *guest) ([]Layer, error) {
-	var rest []Layer
+// layersOf returns an app's layers with their drivers, in the order in which they are captured: files, volumes of containers and the
+// disks of a guest (each nil if there are none), databases.
+func (b *Binder) layersOf(ctx context.Context, rec store.App, g *guest, containers *Containers) ([]Layer, error) {
+	rest, err := b.volumeLayers(rec, containers)
+	if err != nil {
+		return nil, err
+	}
 	var skip []string
 	if g != nil {
 		l, own := b.diskLayer(rec, g)
@@ -107,6 +111,8 @@ func (b *Binder) UnitOf(ctx context.Context, rec store.App) (systemd.Unit, error
 	switch {
 	case len(rec.Run) > 0:
 		return b.supervised(rec)
+	case engine.Names(rec.Unit):
+		return b.project(rec)
 	case rec.Unit != "":
 		m, err := b.Systemd(ctx)
 		if err != nil {
@@ -175,13 +181,14 @@ func (b *Binder) SetUp(ctx context.Context, rec store.App) (*Setup, error) {
 
 func (b *Binder) assemble(ctx context.Context, rec store.App, g *guest) (*Setup, error) {
 	unit, err := b.UnitOf(ctx, rec)
+	containers, _ := unit.(*Containers)
 	if err == nil && g != nil {
 		unit, err = b.withDomain(ctx, rec, unit, g.driver)
 	}
 	if err != nil {
 		return nil, err
 	}
-	layers, err := b.layersOf(ctx, rec, g)
+	layers, err := b.layersOf(ctx, rec, g, containers)
 	if err != nil {
 		return nil, err
 	}

@@ -38,6 +38,7 @@ const (
 	Files    Kind = iota // the workspace
 	Disk                 // the disks of a guest
 	Database             // one database
+	Volume               // one volume of containers
 )
 
 // Layer is one layer of an app with the driver that is bound to it.
@@ -50,7 +51,7 @@ type Layer struct {
 }
 
 // Prefix returns the prefix of the layer's snapshot ids.
-func (l Layer) Prefix() string { return [...]string{"fs-", "vm-", "db-"}[l.Kind] }
+func (l Layer) Prefix() string { return [...]string{"fs-", "vm-", "db-", "vol-"}[l.Kind] }
 
 // IsDB reports whether the layer is restored in the db-restore stage.
 func (l Layer) IsDB() bool { return l.Kind == Database }
@@ -138,6 +139,9 @@ func (s *Setup) Close() error {
 		if c, ok := l.Driver.(io.Closer); ok {
 			all = append(all, c.Close())
 		}
+	}
+	if c, ok := s.Unit.(*Containers); ok {
+		all = append(all, c.Close())
 	}
 	for _, p := range s.servers {
 		all = append(all, p.Close())

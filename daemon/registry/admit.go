@@ -18,6 +18,7 @@ import (
 	"mulligan/daemon/layer"
 	"mulligan/daemon/records"
 	"mulligan/daemon/store"
+	"mulligan/engine"
 	"mulligan/errs"
 	"mulligan/ipc"
 	"mulligan/privsep"
@@ -35,6 +36,7 @@ func (svc *Service) admit(ctx context.Context, who ipc.Caller, spec ipc.App) (st
 		spec.Retention = ipc.DefaultRetention()
 	}
 	spec.Fork = nil // only the daemon makes forks
+	spec.EngineAs, spec.Containers = "", nil
 	spec.State, spec.Busy, spec.Problems, spec.Covers, spec.Following, spec.Notes, spec.Gaps = "", "", nil, nil, "", nil, nil
 	if err := appfile.Validate(spec); err != nil {
 		return store.App{}, err
@@ -47,7 +49,7 @@ func (svc *Service) admit(ctx context.Context, who ipc.Caller, spec ipc.App) (st
 	if err := svc.checkWorkspace(ctx, who, &rec); err != nil {
 		return store.App{}, err
 	}
-	if err := svc.checkUnit(ctx, who, &rec.App); err != nil {
+	if err := svc.checkUnit(ctx, who, &rec); err != nil {
 		return store.App{}, err
 	}
 	if err := svc.checkDomain(who, "", rec.App); err != nil {
@@ -154,9 +156,13 @@ func forRoot(spec ipc.App) string {
 }
 
 // checkUnit checks that the unit exists. If none is named and the default unit exists, checkUnit
-// sets that one.
-func (svc *Service) checkUnit(ctx context.Context, who ipc.Caller, spec *ipc.App) error {
-	root := svc.owners.Administers(who)
+// sets that one. For containers it also records which they are.
+func (svc *Service) checkUnit(ctx context.Context, who ipc.Caller, rec *store.App) error {
+	root, spec := svc.owners.Administers(who), &rec.App
+	if engine.Names(spec.Unit) {
+		return svc.checkContainers(ctx, who, rec)
+	}
+	spec.Engine, spec.EngineAs, spec.Volumes, spec.Containers = "", "", nil, nil
 	if !root && spec.Unit != "" {
 		return errs.New(errs.Denied, "", "only root may name units").WithHint("%s", forRoot(*spec))
 	}

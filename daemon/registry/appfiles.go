@@ -198,6 +198,7 @@ func (svc *Service) registerFile(ctx context.Context, path string) error {
 	if spec.Unit == "" {
 		spec.Unit = rec.Unit
 	}
+	sameContainers(&spec, rec.App)
 	rec.App = spec
 	notes, err := svc.change(ctx, who, a, rec)
 	svc.logNotes(a.Rec().Slug, notes)

@@ -169,8 +169,17 @@ func (svc *Service) SetApp(ctx context.Context, who ipc.Caller, ref string, ch i
 }
 
 func apply(spec *ipc.App, ch ipc.AppChange) {
+	was := *spec
 	set(&spec.Unit, ch.Unit)
 	set(&spec.Run, ch.Run)
+	set(&spec.Engine, ch.Engine)
+	set(&spec.Volumes, ch.Volumes)
+	if ch.Unit != nil || ch.Engine != nil || ch.Volumes != nil {
+		spec.Containers = nil // those that are there now are accepted
+	}
+	if spec.Unit != was.Unit && ch.Engine == nil {
+		spec.Engine = "" // the one that has the new unit
+	}
 	set(&spec.Domain, ch.Domain)
 	set(&spec.URI, ch.URI)
 	set(&spec.Shutdown, ch.Shutdown)
@@ -200,8 +209,8 @@ func (svc *Service) change(ctx context.Context, who ipc.Caller, a *app.App, rec 
 	if err := appfile.Validate(rec.App); err != nil {
 		return nil, err
 	}
-	if rec.Unit != a.Rec().Unit {
-		if err := svc.checkUnit(ctx, who, &rec.App); err != nil {
+	if rec.Unit != a.Rec().Unit || containersChange(a.Rec().App, rec.App) {
+		if err := svc.checkUnit(ctx, who, &rec); err != nil {
 			return nil, err
 		}
 	}

@@ -55,6 +55,19 @@ func (u *unit) status(ctx context.Context) (systemd.Status, error) {
 	return app.StatusOf(ctx, m.Host)
 }
 
+// ready returns an error if the unit could not be stopped and started, as far as that is known beforehand.
+func (u *unit) ready(ctx context.Context) error {
+	c, ok := u.a.Unit().(*layer.Containers)
+	if !ok || !u.stops() {
+		return nil
+	}
+	remarks, err := c.Ready(ctx)
+	for _, words := range remarks {
+		u.warnings.add("%s", words)
+	}
+	return err
+}
+
 // stops reports whether something is stopped while the layers are switched. A revert stops nothing:
 // it changes some files, as an editor does.
 func (u *unit) stops() bool {

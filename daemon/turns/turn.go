@@ -308,7 +308,7 @@ func (t *Tracker) databasesChanged(ctx context.Context, o *openTurn) bool {
 		if !ok {
 			continue
 		}
-		if !l.IsDB() {
+		if l.Kind == layer.Disk {
 			return true // a guest writes at any time; its writes are attributed to the turn
 		}
 		now, _, err := t.svc.checkpoints.CaptureLayer(snap.WithLoginTime(ctx, loginTime), t.a, l, checkpoint.How{})

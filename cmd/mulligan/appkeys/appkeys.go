@@ -28,6 +28,15 @@ var setters = map[string]func(app *ipc.App, change *ipc.AppChange, value string)
 		change.Run = &app.Run
 		return err
 	},
+	"engine": textKey(func(change *ipc.AppChange) **string { return &change.Engine }),
+	"volumes": func(app *ipc.App, change *ipc.AppChange, v string) error {
+		app.Volumes = []ipc.Volume{}
+		for _, name := range words(v) {
+			app.Volumes = append(app.Volumes, ipc.Volume{Name: name})
+		}
+		change.Volumes = &app.Volumes
+		return nil
+	},
 	"owner":    textKey(func(change *ipc.AppChange) **string { return &change.Owner }),
 	"domain":   textKey(func(change *ipc.AppChange) **string { return &change.Domain }),
 	"uri":      textKey(func(change *ipc.AppChange) **string { return &change.URI }),

@@ -29,6 +29,7 @@ func (p *Printer) AppFields(a ipc.App) [][2]string {
 		{"state", p.Text(a.State)},
 		{"busy", p.Text(a.Busy)},
 		{"unit", p.Text(a.Unit)},
+		{"engine", p.Text(a.Engine)},
 		{"run", p.Text(values.JoinWords(a.Run))},
 		{"domain", p.Text(a.Domain)},
 		{"uri", p.Text(a.URI)},
@@ -39,6 +40,12 @@ func (p *Printer) AppFields(a ipc.App) [][2]string {
 		for _, v := range items {
 			all = append(all, [2]string{name, p.Text(v)})
 		}
+	}
+	for _, c := range a.Containers {
+		add("container", c.Name)
+	}
+	for _, v := range a.Volumes {
+		add("volume", v.Name+" ("+v.FullName+")")
 	}
 	add("exclude", a.Exclude...)
 	if h := a.Health; h != nil {

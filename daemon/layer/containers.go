@@ -1,0 +1,141 @@
+package layer
+
+import (
+	"context"
+	"path/filepath"
+
+	"mulligan/daemon/store"
+	"mulligan/engine"
+	"mulligan/errs"
+	"mulligan/ipc"
+	"mulligan/privsep"
+	"mulligan/snap"
+	"mulligan/snap/files"
+	"mulligan/snap/volume"
+)
+
+// Containers is a unit that is containers, with the connection to their engine.
+type Containers struct {
+	*engine.Project
+	e *engine.Engine
+}
+
+// Close ends the connection to the engine.
+func (c *Containers) Close() error { return c.e.Close() }
+
+// The values of ipc.App.EngineAs.
+const (
+	EngineAsRoot  = "root"
+	EngineAsOwner = "owner"
+)
+
+// Engine returns the container engine of an app. The daemon connects as root only if root named the containers; otherwise the kernel
+// decides at each connection whether the app's owner may.
+func (b *Binder) Engine(rec store.App) (*engine.Engine, error) {
+	user := privsep.Self
+	if !b.opt.User && rec.EngineAs != EngineAsRoot {
+		acc, err := b.AccountOf(rec)
+		if err != nil {
+			return nil, err
+		}
+		user = acc.User()
+	}
+	return engine.New(engine.Config{Socket: rec.Engine, Dial: user.Dial})
+}
+
+// project returns the containers of an app.
+func (b *Binder) project(rec store.App) (*Containers, error) {
+	e, err := b.Engine(rec)
+	if err != nil {
+		return nil, err
+	}
+	cfg := engine.ProjectConfig{Unit: rec.Unit, StateDir: filepath.Join(b.StateDir(rec.ID), "containers")}
+	for _, c := range rec.Containers {
+		cfg.Members = append(cfg.Members, engine.Member(c))
+	}
+	return &Containers{e.Project(cfg), e}, nil
+}
+
+// volumeLayers returns the layers of the volumes of an app's containers.
+func (b *Binder) volumeLayers(rec store.App, of *Containers) (list []Layer, err error) {
+	if len(rec.Volumes) == 0 {
+		return nil, nil
+	}
+	contents, err := b.contents.OfApp(rec)
+	if err != nil {
+		return nil, err
+	}
+	for _, v := range rec.Volumes {
+		driver, err := volume.New(volume.Config{
+			Name: v.FullName, Keeper: of,
+			// The engine's folders belong to root, and their files to the users of the containers: none of them is the app's owner.
+			Files: files.Config{
+				App: string(rec.ID) + ".volume." + v.Name, Dir: v.Dir, StateDir: filepath.Join(b.StateDir(rec.ID), "volumes", v.Name),
+				Store: contents, MaxFiles: b.opt.MaxFiles, MaxBytes: b.opt.MaxBytes, Owner: -1, Failpoint: b.opt.Failpoint, Log: b.opt.Log,
+			},
+		})
+		if err != nil {
+			return nil, errs.Wrap(errs.Failed, "volume "+v.Name, err)
+		}
+		list = append(list, Layer{Name: snap.Volume(v.Name), Kind: Volume, Family: "volume", About: "volume " + v.FullName, Driver: driver})
+	}
+	return list, nil
+}
+
+// FindContainers completes what a record says of an app's containers: which engine has them, which containers they are, and where their
+// volumes are.
+func (b *Binder) FindContainers(ctx context.Context, rec *store.App) error {
+	sockets := []string{rec.Engine}
+	if rec.Engine == "" {
+		sockets = engine.Sockets(rec.OwnerUID)
+	}
+	var first error
+	for _, socket := range sockets {
+		try := *rec
+		try.Engine = socket
+		err := b.findContainers(ctx, &try)
+		if err == nil {
+			*rec = try
+			return nil
+		}
+		if first == nil || errs.KindOf(first) == errs.Unavailable { // an engine that is not there says less than one that knows no such containers
+			first = err
+		}
+	}
+	return first
+}
+
+func (b *Binder) findContainers(ctx context.Context, rec *store.App) error {
+	e, err := b.Engine(*rec)
+	if err != nil {
+		return err
+	}
+	defer e.Close()
+	members, err := e.Members(ctx, rec.Unit)
+	if err != nil {
+		return err
+	}
+	rec.Containers = nil
+	for _, m := range members {
+		rec.Containers = append(rec.Containers, ipc.Container(m))
+	}
+	about, err := e.About(ctx)
+	if err != nil {
+		return err
+	}
+	if len(rec.Volumes) > 0 && !b.opt.User && about.UID != 0 { // it could name any folder, and root would read and write there
+		return errs.New(errs.Unsupported, "", "the engine at %s does not run as root, so the host's daemon cannot trust what it says of its volumes", rec.Engine).
+			WithHint("leave out volumes, or protect the app with a daemon of your own: mulligand --user")
+	}
+	p := e.Project(engine.ProjectConfig{Unit: rec.Unit, Members: members})
+	volumes := make([]ipc.Volume, len(rec.Volumes))
+	for i, v := range rec.Volumes {
+		found, err := p.Volume(ctx, v.Name)
+		if err != nil {
+			return err
+		}
+		volumes[i] = ipc.Volume{Name: v.Name, FullName: found.Name, Dir: found.Dir}
+	}
+	rec.Volumes = volumes
+	return nil
+}

@@ -1,0 +1,205 @@
+// Package volume is the driver of a volume of containers: a folder of the container engine's, with what the containers of an app
+// keep there. The files themselves are captured and restored by the driver of workspaces.
+//
+// While the app runs, the containers that use the volume are paused for the moment in which its files are captured: the snapshot is
+// what a power cut at that moment would have left.
+package volume
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"mulligan/errs"
+	"mulligan/snap"
+	"mulligan/snap/files"
+)
+
+// Keeper is the container engine, as far as it concerns volumes.
+type Keeper interface {
+	// Place returns the folder of a volume.
+	Place(ctx context.Context, volume string) (dir string, err error)
+	// Users returns the names of the running containers that use a volume: those of the app, and strangers.
+	Users(ctx context.Context, volume string) (own, strangers []string, err error)
+	// Freeze pauses the app's containers that use a volume until thaw is called.
+	Freeze(ctx context.Context, volume string) (thaw func() error, err error)
+	// Thaw lets the containers go on that a process paused which has died since.
+	Thaw(ctx context.Context) error
+}
+
+// Config describes a volume.
+type Config struct {
+	Name   string // the engine's name of it
+	Files  files.Config
+	Keeper Keeper
+}
+
+// Driver captures and restores one volume.
+type Driver struct {
+	*files.Driver
+	name   string
+	dir    string
+	keeper Keeper
+}
+
+var (
+	_ snap.Driver         = (*Driver)(nil)
+	_ snap.Differ         = (*Driver)(nil)
+	_ snap.ScopedPreparer = (*Driver)(nil)
+	_ snap.LiveCapturer   = (*Driver)(nil)
+	_ snap.Prechecker     = (*Driver)(nil)
+	_ snap.GapFinder      = (*Driver)(nil)
+)
+
+// New returns the driver of a volume whose folder is cfg.Files.Dir.
+func New(cfg Config) (*Driver, error) {
+	d, err := files.New(cfg.Files)
+	if err != nil {
+		return nil, err
+	}
+	return &Driver{d, cfg.Name, cfg.Files.Dir, cfg.Keeper}, nil
+}
+
+// CapturesLive reports true: the containers that use the volume are paused during a capture.
+func (d *Driver) CapturesLive() bool { return true }
+
+// strangers checks that the volume is where it was, and returns the running containers of others that use it.
+func (d *Driver) strangers(ctx context.Context) ([]string, error) {
+	dir, err := d.keeper.Place(ctx, d.name)
+	if err != nil {
+		return nil, err
+	}
+	if dir != d.dir {
+		return nil, errs.New(errs.Conflict, "", "volume %s is in %s now, and was in %s when the app was configured", d.name, dir, d.dir).
+			WithHint("mulligan app set volumes=… accepts what is there now")
+	}
+	_, strangers, err := d.keeper.Users(ctx, d.name)
+	return strangers, err
+}
+
+// Capture captures the volume's files.
+func (d *Driver) Capture(ctx context.Context, req snap.CaptureRequest) (s snap.Snapshot, err error) {
+	strangers, err := d.strangers(ctx)
+	if err != nil {
+		return s, errs.Wrap(errs.Failed, "capture volume "+d.name, err)
+	}
+	if !req.Quiesced {
+		if err := d.Warm(ctx); err != nil && !errors.Is(err, snap.ErrChanged) { // the containers are paused for what changes from here on
+			return s, err
+		}
+		thaw, err := d.keeper.Freeze(ctx, d.name)
+		if err != nil {
+			return s, errs.Wrap(errs.Failed, "capture volume "+d.name, err)
+		}
+		s, err = d.Driver.Capture(ctx, req)
+		if e := thaw(); e != nil {
+			s.Warnings = append(s.Warnings, fmt.Sprintf("containers may still be paused: %v", e))
+		}
+		if err != nil {
+			return s, err
+		}
+	} else if s, err = d.Driver.Capture(ctx, req); err != nil {
+		return s, err
+	}
+	if len(strangers) > 0 {
+		s.Warnings = append(s.Warnings, fmt.Sprintf("volume %s is also used by containers that are not of the app, and ran on: %s", d.name, strings.Join(strangers, ", ")))
+	}
+	return s, nil
+}
+
+// alone returns an error if a container of others uses the volume: its files must not change below it.
+func (d *Driver) alone(ctx context.Context) error {
+	strangers, err := d.strangers(ctx)
+	if err == nil && len(strangers) > 0 {
+		err = errs.New(errs.Conflict, "", "volume %s is also used by containers that are not of the app: %s", d.name, strings.Join(strangers, ", ")).
+			WithHint("stop them, or leave the volume as it is: --without volume:%s", d.name)
+	}
+	return errs.Wrap(errs.Failed, "restore volume "+d.name, err)
+}
+
+// Precheck refuses what Prepare would refuse.
+func (d *Driver) Precheck(ctx context.Context, target snap.SnapshotID, paths []string) error {
+	if err := d.alone(ctx); err != nil {
+		return err
+	}
+	return d.Driver.Precheck(ctx, target, paths)
+}
+
+// Prepare prepares a switch of the volume's files.
+func (d *Driver) Prepare(ctx context.Context, req snap.RestoreRequest) (snap.Switch, error) {
+	if err := d.alone(ctx); err != nil {
+		return nil, err
+	}
+	return d.guard(d.Driver.Prepare(ctx, req))
+}
+
+// PrepareScoped prepares a switch of some of the volume's files.
+func (d *Driver) PrepareScoped(ctx context.Context, req snap.RestoreRequest, paths []string) (snap.Switch, error) {
+	if err := d.alone(ctx); err != nil {
+		return nil, err
+	}
+	return d.guard(d.Driver.PrepareScoped(ctx, req, paths))
+}
+
+// Resume returns the switch that an earlier process prepared.
+func (d *Driver) Resume(ctx context.Context, id snap.RestoreID) (snap.Switch, error) {
+	return d.guard(d.Driver.Resume(ctx, id))
+}
+
+func (d *Driver) guard(sw snap.Switch, err error) (snap.Switch, error) {
+	if err != nil {
+		return nil, err
+	}
+	return &guarded{sw, d}, nil
+}
+
+// Sweep also lets containers go on that an earlier process left paused.
+func (d *Driver) Sweep(ctx context.Context, gone snap.Gone) error {
+	if err := d.keeper.Thaw(ctx); err != nil {
+		return err
+	}
+	return d.Driver.Sweep(ctx, gone)
+}
+
+// FindGaps adds the strangers that use the volume.
+func (d *Driver) FindGaps(ctx context.Context) ([]snap.Gap, error) {
+	gaps, err := d.Driver.FindGaps(ctx)
+	if err != nil {
+		return nil, err
+	}
+	strangers, err := d.strangers(ctx)
+	if err == nil && len(strangers) > 0 {
+		gaps = append(gaps, snap.Gap{
+			What:   fmt.Sprintf("Volume %s is also used by containers that are not of the app: %s.", d.name, strings.Join(strangers, ", ")),
+			Remedy: "while they run, the volume cannot be restored"})
+	}
+	return gaps, err
+}
+
+// guarded is a switch that changes nothing below a container that runs.
+type guarded struct {
+	snap.Switch
+	d *Driver
+}
+
+// Warm lets the switch work ahead, if it can.
+func (g *guarded) Warm(ctx context.Context) error {
+	if w, ok := g.Switch.(snap.Warmer); ok {
+		return w.Warm(ctx)
+	}
+	return nil
+}
+
+// Commit makes the volume's files the target, unless a container that uses them runs: the engine may have started one since.
+func (g *guarded) Commit(ctx context.Context) error {
+	own, strangers, err := g.d.keeper.Users(ctx, g.d.name)
+	if all := append(own, strangers...); err == nil && len(all) > 0 {
+		err = errs.New(errs.Conflict, "", "volume %s is used by a container that runs: %s", g.d.name, strings.Join(all, ", ")).
+			WithHint("somebody started it during the restore; try again")
+	}
+	if err != nil {
+		return errs.Wrap(errs.Failed, "restore volume "+g.d.name, err)
+	}
+	return g.Switch.Commit(ctx)
+}
