@@ -85,6 +85,8 @@ func (f fate) run(ctx context.Context, d *daemon.Daemon) (err error) {
 	switch f.Do {
 	case "create":
 		_, err = d.Create(ctx, root, "shop", ipc.CreateRequest{})
+	case "create-live":
+		_, err = d.Create(ctx, root, "shop", ipc.CreateRequest{Quiesce: ipc.QuiesceNone})
 	case "create-memory":
 		_, err = d.Create(ctx, root, "shop", ipc.CreateRequest{WithMemory: true})
 	case "rollback":

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"mulligan/errs"
+	"mulligan/failpoint"
 	"mulligan/systemd"
 )
 
@@ -17,6 +18,8 @@ type ProjectConfig struct {
 	Unit     string   // its name as a unit: "compose:shop"
 	Members  []Member // its containers
 	StateDir string   // a folder of the daemon's own: what a stop found running is noted there
+
+	Failpoint failpoint.Hook // for tests: called ahead of each step that lasts
 }
 
 // Project is the containers of one app. It implements [systemd.Unit].

@@ -46,6 +46,9 @@ func (p *Project) writeNote(n note) error {
 		err = os.MkdirAll(p.cfg.StateDir, 0o700)
 	}
 	if err == nil {
+		err = p.cfg.Failpoint.At("note containers")
+	}
+	if err == nil {
 		err = durable.WriteFile(p.noteFile(), data, 0o600)
 	}
 	return errs.Wrap(errs.Failed, "note which containers ran", err)
@@ -124,6 +127,9 @@ func byDepth(list []found, do func(*found) error) error {
 }
 
 func (p *Project) stopOne(ctx context.Context, f *found) error {
+	if err := p.cfg.Failpoint.At("stop container"); err != nil {
+		return err
+	}
 	if policy := f.now.HostConfig.RestartPolicy.Name; policy != "" && policy != container.RestartPolicyDisabled {
 		if err := p.setPolicy(ctx, f.Name, container.RestartPolicy{Name: container.RestartPolicyDisabled}); err != nil {
 			return err
@@ -234,6 +240,9 @@ func (p *Project) start(ctx context.Context, list []found, n note) error {
 		if f.condition() == running {
 			return nil
 		}
+		if err := p.cfg.Failpoint.At("start container"); err != nil {
+			return err
+		}
 		_, err := p.e.api.ContainerStart(ctx, f.Name, client.ContainerStartOptions{})
 		return p.e.failure("start container "+f.Name, err)
 	})
@@ -241,11 +250,17 @@ func (p *Project) start(ctx context.Context, list []found, n note) error {
 		err = byDepth(wanted, func(f *found) error { return p.awaitHealthy(ctx, f, n) })
 	}
 	for _, f := range list {
+		if err := p.cfg.Failpoint.At("give policy back"); err != nil {
+			return err
+		}
 		if policy, ok := n.Policies[f.Name]; ok { // also after a failure: then the engine may try on
 			err = errs.Also(err, p.setPolicy(ctx, f.Name, policy))
 		}
 	}
 	if err != nil {
+		return err
+	}
+	if err := p.cfg.Failpoint.At("forget containers"); err != nil {
 		return err
 	}
 	if err := os.Remove(p.noteFile()); err != nil && !errors.Is(err, os.ErrNotExist) {

@@ -132,6 +132,9 @@ func (p *Project) freeze(ctx context.Context, volume string) error {
 		return errs.Wrap(errs.Failed, "note which containers are paused", err)
 	}
 	for _, name := range names {
+		if err := p.cfg.Failpoint.At("pause container"); err != nil {
+			return err
+		}
 		if _, err := p.e.api.ContainerPause(ctx, name, client.ContainerPauseOptions{}); err != nil {
 			return errs.Also(p.e.failure("pause container "+name, err), p.thaw(context.WithoutCancel(ctx)))
 		}
@@ -165,12 +168,18 @@ func (p *Project) thaw(ctx context.Context) error {
 			continue
 		}
 		if err == nil {
+			err = p.cfg.Failpoint.At("unpause container")
+		}
+		if err == nil {
 			_, err = p.e.api.ContainerUnpause(ctx, name, client.ContainerUnpauseOptions{})
 		}
 		all = errs.Also(all, p.e.failure("unpause container "+name, err))
 	}
 	if all != nil {
 		return all
+	}
+	if err := p.cfg.Failpoint.At("forget paused containers"); err != nil {
+		return err
 	}
 	return errs.Wrap(errs.Failed, "forget which containers were paused", os.Remove(p.frozenFile()))
 }

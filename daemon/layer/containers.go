@@ -49,7 +49,7 @@ func (b *Binder) project(rec store.App) (*Containers, error) {
 	if err != nil {
 		return nil, err
 	}
-	cfg := engine.ProjectConfig{Unit: rec.Unit, StateDir: filepath.Join(b.StateDir(rec.ID), "containers")}
+	cfg := engine.ProjectConfig{Unit: rec.Unit, StateDir: filepath.Join(b.StateDir(rec.ID), "containers"), Failpoint: b.opt.Failpoint}
 	for _, c := range rec.Containers {
 		cfg.Members = append(cfg.Members, engine.Member(c))
 	}
