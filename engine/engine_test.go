@@ -178,6 +178,30 @@ func TestProject(t *testing.T) {
 	})
 }
 
+// TestStays leaves a container up that something else needs, and starts it if it has failed.
+func TestStays(t *testing.T) {
+	onEach(t, func(t *testing.T, s *stage) {
+		ctx := t.Context()
+		s.shop()
+		members, err := s.e.Members(ctx, "compose:shop")
+		must(t, err)
+		for i := range members {
+			members[i].Stays = members[i].Name == "shop-db-1"
+		}
+		p := s.e.Project(engine.ProjectConfig{Unit: "compose:shop", Members: members, StateDir: t.TempDir()})
+		must(t, p.Stop(ctx))
+		s.runs("shop-db-1")
+		if now := s.state(p); !now.Down() {
+			t.Errorf("%+v", now)
+		}
+		if policy := s.inspect("shop-db-1").HostConfig.RestartPolicy.Name; policy != "always" {
+			t.Errorf("restart policy %s", policy)
+		}
+		must(t, p.StartAgain(ctx))
+		s.runs("shop-db-1", "shop-web-1")
+	})
+}
+
 // TestFailed has a container that ended with an error: the project is not well, and a stop and start brings it up again.
 func TestFailed(t *testing.T) {
 	onEach(t, func(t *testing.T, s *stage) {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/containerd/errdefs"
@@ -26,6 +27,27 @@ const (
 type Member struct {
 	Name string `json:"name"`
 	ID   string `json:"id"` // which container had the name when the project was configured
+	// Stays says that a stop leaves the container as it is, because something else needs it meanwhile. A start starts it if it is down.
+	Stays bool `json:"stays"`
+}
+
+// Ports returns the ports of the host that lead to a container.
+func (e *Engine) Ports(ctx context.Context, name string) (ports []int, err error) {
+	in, err := e.api.ContainerInspect(ctx, name, client.ContainerInspectOptions{})
+	if err != nil {
+		return nil, e.failure("look at container "+name, err)
+	}
+	if in.Container.HostConfig == nil {
+		return nil, nil
+	}
+	for _, list := range in.Container.HostConfig.PortBindings { // also of one that is stopped
+		for _, b := range list {
+			if port, err := strconv.Atoi(b.HostPort); err == nil && port > 0 {
+				ports = append(ports, port)
+			}
+		}
+	}
+	return ports, nil
 }
 
 // Members finds the containers of a project, or the one container, that a unit's name stands for.
@@ -42,7 +64,7 @@ func (e *Engine) Members(ctx context.Context, unit string) ([]Member, error) {
 		if err != nil {
 			return nil, e.failure("look for container "+name, err)
 		}
-		return []Member{{plainName(in.Container.Name), in.Container.ID}}, nil
+		return []Member{{Name: plainName(in.Container.Name), ID: in.Container.ID}}, nil
 	}
 	list, err := e.labelled(ctx, project)
 	if err == nil && len(list) == 0 {
@@ -60,7 +82,7 @@ func (e *Engine) labelled(ctx context.Context, project string) (members []Member
 	}
 	for _, c := range list.Items {
 		if len(c.Names) > 0 && !strings.EqualFold(c.Labels[oneoffLabel], "true") {
-			members = append(members, Member{plainName(c.Names[0]), c.ID})
+			members = append(members, Member{Name: plainName(c.Names[0]), ID: c.ID})
 		}
 	}
 	slices.SortFunc(members, func(a, b Member) int { return strings.Compare(a.Name, b.Name) })

@@ -80,6 +80,9 @@ func (p *Project) State(ctx context.Context) (systemd.Status, error) {
 	for _, f := range list {
 		switch f.condition() {
 		case running:
+			if f.Stays { // it says nothing of whether the rest is up
+				continue
+			}
 			up++
 			s.MainPID = max(s.MainPID, f.now.State.Pid)
 		case again:

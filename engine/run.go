@@ -76,6 +76,8 @@ func (p *Project) Stop(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	stays := func(f found) bool { return f.Stays }
+	list = slices.DeleteFunc(list, stays)
 	for i := range list {
 		f := &list[i]
 		switch f.condition() {
@@ -195,6 +197,11 @@ func (p *Project) Start(ctx context.Context) error {
 	}
 	if len(n.Ran) == 0 {
 		n.Ran = p.wanted(list)
+	}
+	for _, f := range list { // what stays up is needed, and may have failed by itself
+		if f.Stays && f.condition() == failed {
+			n.Ran = append(n.Ran, f.Name)
+		}
 	}
 	return p.start(ctx, list, n)
 }

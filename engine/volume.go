@@ -63,6 +63,17 @@ func (p *Project) Place(ctx context.Context, name string) (dir string, err error
 	}
 }
 
+// Mounts returns the names of all containers that use a volume when they run.
+func (p *Project) Mounts(ctx context.Context, volume string) (names []string, err error) {
+	list, err := p.e.api.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: make(client.Filters).Add("volume", volume)})
+	for _, c := range list.Items {
+		if len(c.Names) > 0 {
+			names = append(names, plainName(c.Names[0]))
+		}
+	}
+	return names, p.e.failure("look who uses volume "+volume, err)
+}
+
 // Users returns the names of the running containers that use a volume: those of the project, and strangers.
 func (p *Project) Users(ctx context.Context, volume string) (own, strangers []string, err error) {
 	list, err := p.e.api.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: make(client.Filters).Add("volume", volume)})

@@ -100,6 +100,8 @@ type Volume struct {
 type Container struct {
 	Name string `json:"name"`
 	ID   string `json:"id"` // the engine's id of it when the app was configured
+	// Serves is the database that the container serves, if any. Such a container runs on in a rollback.
+	Serves string `json:"serves,omitempty"`
 }
 
 // Gap is a part of an app that cannot be captured or restored.

@@ -148,6 +148,12 @@ func (f *initCmd) printFindings(dir string, found detect.Findings) {
 		}
 		pairs = append(pairs, [2]string{"protects", f.out.Text(what)})
 	}
+	if p := found.Project; p.Name != "" {
+		pairs = append(pairs, [2]string{"protects", f.out.Text(fmt.Sprintf("containers: compose project %s (%s), if it is up: they are stopped for a rollback, and started again", p.Name, p.File))})
+		for _, v := range p.Volumes {
+			pairs = append(pairs, [2]string{"protects", f.out.Text("volume " + v + ": its files")})
+		}
+	}
 	for _, db := range found.Databases {
 		if dir := doctor.OwnCluster("/proc", os.Getuid(), db.Database); dir != "" {
 			pairs = append(pairs, [2]string{"offers", f.out.Text(doctor.MarkerAdvice(dir, db.Database))})
@@ -211,7 +217,19 @@ func (f *initCmd) register(ctx context.Context, client *ipc.Client, dir string, 
 	for _, db := range found.Databases {
 		app.Databases = append(app.Databases, db.Database)
 	}
+	if p := found.Project; p.Name != "" {
+		app.Unit = "compose:" + p.Name
+		for _, v := range p.Volumes {
+			app.Volumes = append(app.Volumes, ipc.Volume{Name: v})
+		}
+	}
 	added, err := client.AddApp(ctx, app)
+	if err != nil && app.Unit != "" && strings.Contains(ipc.Body(err).Message, "unit "+app.Unit) {
+		f.out.Note("init", fmt.Sprintf("the containers and their volumes are NOT protected: %s; once that works: mulligan app set unit=%s%s",
+			ipc.Body(err).Message, app.Unit, volumesKey(found.Project.Volumes)))
+		app.Unit, app.Volumes = "", nil
+		added, err = client.AddApp(ctx, app)
+	}
 	var left []string
 	if errs.KindOf(err) == errs.Unsupported {
 		app.Databases, left = splitServers(app.Databases, err)
@@ -233,6 +251,14 @@ func (f *initCmd) register(ctx context.Context, client *ipc.Client, dir string, 
 	}
 	f.out.Printf("%s is the app %s now; `mulligan create` makes a checkpoint of it\n", f.out.Text(dir), f.out.Text(added.Slug))
 	return nil
+}
+
+// volumesKey is the argument of `mulligan app set` for volumes, with a space before it.
+func volumesKey(names []string) string {
+	if len(names) == 0 {
+		return ""
+	}
+	return " volumes=" + strings.Join(names, ",")
 }
 
 // splitServers returns the databases of dbs that are files, and a sentence for

@@ -1,8 +1,13 @@
 package layer
 
 import (
+	"cmp"
 	"context"
+	"net/netip"
+	"net/url"
 	"path/filepath"
+	"slices"
+	"strconv"
 
 	"mulligan/daemon/store"
 	"mulligan/engine"
@@ -51,7 +56,7 @@ func (b *Binder) project(rec store.App) (*Containers, error) {
 	}
 	cfg := engine.ProjectConfig{Unit: rec.Unit, StateDir: filepath.Join(b.StateDir(rec.ID), "containers"), Failpoint: b.opt.Failpoint}
 	for _, c := range rec.Containers {
-		cfg.Members = append(cfg.Members, engine.Member(c))
+		cfg.Members = append(cfg.Members, engine.Member{Name: c.Name, ID: c.ID, Stays: c.Serves != ""})
 	}
 	return &Containers{e.Project(cfg), e}, nil
 }
@@ -117,7 +122,11 @@ func (b *Binder) findContainers(ctx context.Context, rec *store.App) error {
 	}
 	rec.Containers = nil
 	for _, m := range members {
-		rec.Containers = append(rec.Containers, ipc.Container(m))
+		ports, err := e.Ports(ctx, m.Name)
+		if err != nil {
+			return err
+		}
+		rec.Containers = append(rec.Containers, ipc.Container{Name: m.Name, ID: m.ID, Serves: servedAt(rec.Databases, ports)})
 	}
 	about, err := e.About(ctx)
 	if err != nil {
@@ -134,8 +143,45 @@ func (b *Binder) findContainers(ctx context.Context, rec *store.App) error {
 		if err != nil {
 			return err
 		}
+		if err := clashes(ctx, p, found, rec.Containers); err != nil {
+			return err
+		}
 		volumes[i] = ipc.Volume{Name: v.Name, FullName: found.Name, Dir: found.Dir}
 	}
 	rec.Volumes = volumes
+	return nil
+}
+
+// servedAt returns the name of the database whose server is reached at one of these ports of the host; "" for none. Such a database is
+// captured and restored through its server, which must be up for that.
+func servedAt(dbs []ipc.Database, ports []int) string {
+	usual := map[string]string{"postgres": "5432", "mysql": "3306", "redis": "6379"}
+	for _, db := range dbs {
+		u, err := url.Parse(db.DSN)
+		if err != nil || usual[db.Driver] == "" || u.Hostname() == "" {
+			continue
+		}
+		if addr, err := netip.ParseAddr(u.Hostname()); u.Hostname() != "localhost" && (err != nil || !addr.IsLoopback()) {
+			continue
+		}
+		if port, err := strconv.Atoi(cmp.Or(u.Port(), usual[db.Driver])); err == nil && slices.Contains(ports, port) {
+			return db.Name
+		}
+	}
+	return ""
+}
+
+// clashes refuses a volume of a container that serves a database: a rollback would restore both, and below a server that runs.
+func clashes(ctx context.Context, p *engine.Project, v engine.Volume, containers []ipc.Container) error {
+	users, err := p.Mounts(ctx, v.Name)
+	if err != nil {
+		return err
+	}
+	for _, c := range containers {
+		if c.Serves != "" && slices.Contains(users, c.Name) {
+			return errs.New(errs.Invalid, "", "volume %s is used by container %s, which serves the database %s", v.Name, c.Name, c.Serves).
+				WithHint("leave one of the two out: the database is captured through its server")
+		}
+	}
 	return nil
 }

@@ -3,6 +3,7 @@ package registry
 import (
 	"context"
 	"reflect"
+	"slices"
 
 	"mulligan/daemon/layer"
 	"mulligan/daemon/store"
@@ -41,7 +42,13 @@ func (svc *Service) checkContainers(ctx context.Context, who ipc.Caller, rec *st
 
 // containersChange reports whether the containers of an app have to be looked up anew for its next record.
 func containersChange(was, next ipc.App) bool {
-	return engine.Names(next.Unit) && (next.Containers == nil || next.Unit != was.Unit || next.Engine != was.Engine || !reflect.DeepEqual(next.Volumes, was.Volumes))
+	dsns := func(list []ipc.Database) (all []string) {
+		for _, db := range list {
+			all = append(all, db.Name, db.DSN)
+		}
+		return all
+	}
+	return engine.Names(next.Unit) && (next.Containers == nil || !slices.Equal(dsns(next.Databases), dsns(was.Databases)) || next.Unit != was.Unit || next.Engine != was.Engine || !reflect.DeepEqual(next.Volumes, was.Volumes))
 }
 
 // sameContainers keeps what the daemon knows of an app's containers, if a description of it names the same ones.

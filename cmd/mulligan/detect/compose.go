@@ -25,6 +25,39 @@ type service struct {
 	Image       string
 	Ports       []portMapping
 	Environment environment
+	Volumes     []volumeMount
+}
+
+// volumeMount is the name of the volume that a service mounts; "" for a folder of the host.
+type volumeMount string
+
+// UnmarshalYAML reads the short form (NAME:/PATH) and the long form (type, source).
+func (v *volumeMount) UnmarshalYAML(n *yaml.Node) error {
+	if n.Kind != yaml.MappingNode {
+		name, _, found := strings.Cut(n.Value, ":")
+		if found && !strings.ContainsAny(name[:min(len(name), 1)], "./~$") {
+			*v = volumeMount(name)
+		}
+		return nil
+	}
+	var long struct{ Type, Source string }
+	err := n.Decode(&long)
+	if long.Type == "volume" {
+		*v = volumeMount(long.Source)
+	}
+	return err
+}
+
+// projectName is what docker compose calls a project whose file gives no name: the folder's name, without characters that it does not
+// accept.
+func projectName(folder string) string {
+	name := strings.Map(func(r rune) rune {
+		if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' || r == '-' || r == '_' {
+			return r
+		}
+		return -1
+	}, strings.ToLower(folder))
+	return strings.TrimLeft(name, "_-")
 }
 
 // portMapping maps a port of this host to a port of the container, as in "127.0.0.1:8080:80/tcp".
@@ -64,16 +97,17 @@ func (e *environment) UnmarshalYAML(n *yaml.Node) error {
 var composeFiles = []string{"compose.yaml", "compose.yml", "docker-compose.yaml", "docker-compose.yml"}
 
 // findServices adds the databases that a compose file serves on a port of this
-// host. Like docker compose, it reads only the first file of composeFiles.
-func (f *Findings) findServices(root *os.Root) {
+// host, and the project with its volumes. Like docker compose, it reads only the first file of composeFiles. folder is the folder's name.
+func (f *Findings) findServices(root *os.Root, folder string) {
 	for _, name := range composeFiles {
 		data, err := readHead(root, name, maxEnvFile)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
 		var services []service
+		var called string
 		if err == nil {
-			services, err = parseCompose(data)
+			called, services, err = parseCompose(data)
 		}
 		if err != nil {
 			f.Unprotected = append(f.Unprotected, fmt.Sprintf("databases of %s: it could not be read", name))
@@ -85,8 +119,26 @@ func (f *Findings) findServices(root *os.Root) {
 				vars[v.key] = v.value
 			}
 		}
+		p := Project{Name: cmp.Or(vars["COMPOSE_PROJECT_NAME"], expand(called, vars), projectName(folder)), File: name}
+		others := 0
+		var served []string
 		for _, s := range services {
-			f.addService(s, vars, name)
+			var volumes []string
+			for _, v := range s.Volumes {
+				if v != "" {
+					volumes = append(volumes, string(v))
+				}
+			}
+			if f.addService(s, vars, name, volumes) {
+				served = append(served, volumes...)
+				continue
+			}
+			p.Volumes, others = append(p.Volumes, volumes...), others+1
+		}
+		if others > 0 {
+			slices.Sort(p.Volumes)
+			p.Volumes = slices.DeleteFunc(slices.Compact(p.Volumes), func(v string) bool { return slices.Contains(served, v) })
+			f.Project = p
 		}
 		return
 	}
@@ -108,22 +160,27 @@ var engines = []engine{
 	{"valkey", "redis", "6379", nil, nil, nil, ""},
 }
 
-// addService adds the database that s serves, if its image is one of a database.
-func (f *Findings) addService(s service, vars map[string]string, file string) {
+// addService adds the database that s serves, if its image is one of a database, and reports whether the database is among the findings.
+// One without a port on this host is captured by its volumes, if it has any.
+func (f *Findings) addService(s service, vars map[string]string, file string, volumes []string) bool {
 	at := slices.IndexFunc(engines, func(e engine) bool { return strings.Contains(s.Image, e.word) })
 	if at < 0 {
-		return
+		return false
 	}
 	e, source := engines[at], "service "+s.name+" in "+file
 	port := hostPort(s.Ports, e.port, vars)
+	if port == "" && len(volumes) > 0 {
+		return false
+	}
 	if port == "" {
 		f.Unprotected = append(f.Unprotected, fmt.Sprintf("the %s database of %s: it has no port on this host; publish one on 127.0.0.1", e.driver, source))
-		return
+		return false
 	}
 	db, err := appfile.ParseDatabase(e.url(s, port, vars))
 	if err == nil && !f.served(db, port) {
 		f.addDatabase(db, source)
 	}
+	return err == nil
 }
 
 // url returns the URL of the database that s serves on a port of this host.
@@ -189,21 +246,23 @@ func expand(s string, vars map[string]string) string {
 	})
 }
 
-// parseCompose returns the services of a compose file in their order. It leaves out the parts of a service
+// parseCompose returns the project's name, if the file gives one, and the services in their order. It leaves out the parts of a service
 // that have an unexpected type.
-func parseCompose(data []byte) ([]service, error) {
-	var file struct{ Services yaml.Node }
-	if err := yaml.Unmarshal(data, &file); err != nil {
-		return nil, err
+func parseCompose(data []byte) (name string, all []service, err error) {
+	var file struct {
+		Name     string
+		Services yaml.Node
 	}
-	var all []service
+	if err := yaml.Unmarshal(data, &file); err != nil {
+		return "", nil, err
+	}
 	for i := 1; i < len(file.Services.Content); i += 2 {
 		s := service{name: file.Services.Content[i-1].Value}
 		var shape *yaml.TypeError
 		if err := file.Services.Content[i].Decode(&s); err != nil && !errors.As(err, &shape) {
-			return nil, err
+			return "", nil, err
 		}
 		all = append(all, s)
 	}
-	return all, nil
+	return file.Name, all, nil
 }

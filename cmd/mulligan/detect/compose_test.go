@@ -1,6 +1,9 @@
 package detect
 
 import (
+	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -82,6 +85,29 @@ func TestDetectCompose(t *testing.T) {
 	}
 }
 
+func TestDetectProject(t *testing.T) {
+	for _, tt := range []struct{ folder, env, text, want string }{
+		{"My Shop", "", "services: {web: {volumes: ['./www:/www', 'uploads:/data:ro', {type: volume, source: more, target: /m}, /tmp/x, '/srv:/srv']}}", "myshop [more uploads]"},
+		{"x", "", "name: shop\nservices: {web: {}}", "shop []"},
+		{"x", "COMPOSE_PROJECT_NAME=other", "name: shop\nservices: {web: {}}", "other []"},
+		// A database with a port is captured through its server, one without by its volume.
+		{"x", "", "services: {web: {volumes: ['up:/data']}, db: {image: 'postgres:16', ports: ['5432:5432'], volumes: ['rows:/data']}}", "x [up]"},
+		{"x", "", "services: {web: {}, db: {image: 'postgres:16', volumes: ['rows:/data']}}", "x [rows]"},
+		{"x", "", "services: {db: {image: 'postgres:16', ports: ['5432:5432'], volumes: ['rows:/data']}}", " []"},
+	} {
+		dir := filepath.Join(t.TempDir(), tt.folder)
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		write(t, dir, "compose.yml", tt.text)
+		write(t, dir, ".env", tt.env)
+		found, err := App(t.Context(), dir)
+		if got := fmt.Sprint(found.Project.Name, " ", found.Project.Volumes); err != nil || got != tt.want {
+			t.Errorf("%s: found %s (%v), want %s", tt.text, got, err, tt.want)
+		}
+	}
+}
+
 // Detection names a compose file that it cannot read.
 func TestDetectBrokenCompose(t *testing.T) {
 	dir := t.TempDir()
@@ -99,9 +125,9 @@ func FuzzParseCompose(f *testing.F) {
 	f.Add("services: {a: }")
 	f.Fuzz(func(t *testing.T, data string) {
 		var found Findings
-		services, _ := parseCompose([]byte(data)) // what is no YAML has none
+		_, services, _ := parseCompose([]byte(data)) // what is no YAML has none
 		for _, s := range services {
-			found.addService(s, map[string]string{"A": "1"}, "x")
+			found.addService(s, map[string]string{"A": "1"}, "x", nil)
 		}
 	})
 }

@@ -28,7 +28,15 @@ import (
 type Findings struct {
 	Git         Repository
 	Databases   []Database
+	Project     Project
 	Unprotected []string // one text for each thing that mulligan cannot protect
+}
+
+// Project is the compose project of a folder. Its name is "" if there is none, or all that it runs is databases among the findings.
+type Project struct {
+	Name    string
+	File    string
+	Volumes []string // those with names, except of databases among the findings
 }
 
 // Repository says where a folder's git repository is.
@@ -75,7 +83,7 @@ func App(ctx context.Context, dir string) (Findings, error) {
 		return Findings{}, err
 	}
 	f.findURLs(root, dir)
-	f.findServices(root)
+	f.findServices(root, filepath.Base(dir))
 	return f, nil
 }
 
