@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -45,13 +46,14 @@ func LogFile(dataDir string) string { return filepath.Join(StoreOf(dataDir), "se
 func StoreOf(dataDir string) string { return dataDir + ".mulligan" }
 
 // Start starts the server in the background, in a session of its own. It returns an error if the server ends at once. A
-// previous server that has ended may keep the lock of its socket until its parent process has reaped it. Start waits for that
-// without a limit, but at most patience for a server that still runs, and for a port that another process has: a previous server that
-// has just ended, or a connection.
+// previous server that has ended may leave the lock of its socket: it counts until its parent process has reaped it, which in a
+// container may be never, or another process may have got its number. Start waits for that, and after patience removes a lock that
+// nobody stands behind. It waits at most patience for a server that still runs, and for a port that another process has: a previous
+// server that has just ended, or a connection.
 func (p PgCtl) Start(ctx context.Context) error {
 	for began := time.Now(); ; {
 		err := p.StartOnce(ctx)
-		if err == nil || !hindered(err) || time.Since(began) > patience && !p.lockIsDead(ctx, err) {
+		if err == nil || !hindered(err) || time.Since(began) > patience && !p.dropLock(ctx, err) && !p.lockIsDead(ctx, err) {
 			return err
 		}
 		select {
@@ -69,6 +71,40 @@ func hindered(err error) bool {
 
 // lockSyntax finds the path of the lock file in a server's error message.
 var lockSyntax = regexp.MustCompile(`lock file "([^"]+)"`)
+
+// dropLock removes the lock file of a socket in the error failure, unless a server listens there, and reports whether it did.
+func (p PgCtl) dropLock(ctx context.Context, failure error) bool {
+	found := lockSyntax.FindStringSubmatch(failure.Error())
+	if found == nil {
+		return false
+	}
+	dropped, err := dropSocketLock.Call(ctx, p.Owner, found[1])
+	return err == nil && dropped
+}
+
+// socketLockSyntax is the path of the lock file of a socket (postmaster.c, UNIXSOCK_PATH). That of a data folder is not touched: it also
+// tells of processes that outlived their server.
+var socketLockSyntax = regexp.MustCompile(`^/.+/\.s\.PGSQL\.[0-9]+\.lock$`)
+
+// dropSocketLock removes a socket's lock file if it is older than patience and nobody listens on the socket. A server that is about to
+// listen made its lock file just before.
+var dropSocketLock = privsep.Define("physical.dropSocketLock", func(ctx context.Context, path string) (bool, error) {
+	if !socketLockSyntax.MatchString(path) {
+		return false, nil
+	}
+	info, err := os.Lstat(path)
+	if err != nil || !info.Mode().IsRegular() || time.Since(info.ModTime()) < patience {
+		return false, err
+	}
+	c, err := (&net.Dialer{Timeout: patience}).DialContext(ctx, "unix", strings.TrimSuffix(path, ".lock"))
+	if err == nil {
+		return false, c.Close()
+	}
+	if !errors.Is(err, unix.ECONNREFUSED) && !errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return true, os.Remove(path)
+})
 
 // lockIsDead reports whether the lock file in the error failure was removed, or the process that it names has ended.
 func (p PgCtl) lockIsDead(ctx context.Context, failure error) bool {

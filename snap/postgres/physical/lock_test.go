@@ -1,0 +1,68 @@
+package physical
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"mulligan/privsep"
+	"mulligan/snap/postgres/pgtest"
+	"mulligan/snap/postgres/physical/pgserver"
+	"mulligan/testkit"
+)
+
+// TestLeftSocketLock starts a server whose socket has the lock of one that was killed. Its number belongs to a process that lives: one that
+// nobody has reaped, or a later one. A lock behind which somebody listens stays.
+func TestLeftSocketLock(t *testing.T) {
+	t.Parallel()
+	testkit.Need(t, "root")
+	c := pgtest.New(t, pgtest.Options{})
+	uid, gid := c.Owner()
+	other := exec.Command("/bin/sleep", "1000")
+	other.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}}
+	check(t, testkit.Start(other))
+	t.Cleanup(func() {
+		_ = other.Process.Kill()
+		_ = other.Wait() // it was killed
+	})
+	socket := filepath.Join(c.Socket, fmt.Sprintf(".s.PGSQL.%d", c.Port))
+	leave := func() {
+		t.Helper()
+		text := fmt.Sprintf("%d\n%s\n%d\n%d\n%s\n", other.Process.Pid, c.DataDir, time.Now().Unix(), c.Port, c.Socket)
+		check(t, os.WriteFile(socket+".lock", []byte(text), 0o600))
+		check(t, os.Chown(socket+".lock", uid, gid))
+		long := time.Now().Add(-time.Minute)
+		check(t, os.Chtimes(socket+".lock", long, long))
+	}
+	p := pgserver.PgCtl{Bin: c.Bin, DataDir: c.DataDir, Log: c.Log, Owner: privsep.User{UID: uid, GID: gid}}
+
+	leave()
+	l, err := net.Listen("unix", socket)
+	check(t, err)
+	check(t, os.Chmod(socket, 0o777))
+	if err := p.Start(t.Context()); err == nil || !strings.Contains(err.Error(), "lock file") {
+		t.Errorf("beside a server that listens: %v", err)
+	}
+	if _, err := os.Lstat(socket + ".lock"); err != nil {
+		t.Errorf("the lock of a server that listens was removed: %v", err)
+	}
+	check(t, l.Close())
+
+	leave()
+	check(t, p.Start(t.Context()))
+	text, err := os.ReadFile(socket + ".lock")
+	if err != nil || strings.HasPrefix(string(text), fmt.Sprintln(other.Process.Pid)) {
+		t.Errorf("the lock is %s (%v)", text, err)
+	}
+	check(t, p.Stop(t.Context()))
+	testkit.Eventually(t, "the server has ended", func() bool {
+		_, err := os.Lstat(filepath.Join(c.DataDir, "postmaster.pid"))
+		return err != nil
+	})
+}
