@@ -154,6 +154,12 @@ func TestHost(t *testing.T) {
 	h.file("proc/sys/fs/inotify/max_user_watches", "many\n", 0o644)
 	h.expect("inotify max_user_watches", Problem)
 
+	h = newHost(t, ipc.App{Slug: "shop", Unit: "compose:shop", Engine: "/run/docker.sock"})
+	h.expect("systemd", Advice)
+	h.expect("containers", Problem, "no container engine answers at /run/docker.sock, which runs shop", "systemctl start docker")
+	h.listen("run/docker.sock")
+	h.expect("containers", OK, "/run/docker.sock")
+
 	h = newHost(t, unit)
 	h.UID, h.Daemon = 1000, fakeDaemon{status: ipc.Status{Mode: "user", StateDir: h.root}, apps: []ipc.App{unit}}
 	t.Setenv("XDG_RUNTIME_DIR", "/run/user/1000")
@@ -312,6 +318,8 @@ func TestApps(t *testing.T) {
 	h.expect("shop", OK, "/srv/shop; running; busy with rollback; files: watching; covers files (files)")
 	h = newHost(t, ipc.App{Slug: "shop", Unit: "shop.service", State: "failed"})
 	h.expect("shop", Problem, "systemctl status shop.service")
+	h = newHost(t, ipc.App{Slug: "shop", Unit: "compose:shop", Engine: "/run/docker.sock", State: "failed"})
+	h.expect("shop", Problem, "docker ps -a")
 	h = newHost(t, ipc.App{Slug: "shop", Following: "degraded"})
 	h.expect("shop", Problem, "not followed")
 }

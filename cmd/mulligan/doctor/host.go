@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -15,10 +16,11 @@ import (
 	"mulligan/ipc"
 )
 
-// host checks the kernel, systemd and the limits of inotify.
+// host checks the kernel, systemd, container engines and the limits of inotify.
 func (e *exam) host() {
 	e.kernel()
 	e.systemd()
+	e.engines()
 	e.inotify()
 }
 
@@ -40,7 +42,7 @@ func (e *exam) kernel() {
 
 // systemd checks the D-Bus over which the daemon stops and starts units.
 func (e *exam) systemd() {
-	wanted := e.any(func(a ipc.App) bool { return a.Unit != "" })
+	wanted := e.any(func(a ipc.App) bool { return a.Unit != "" && a.Engine == "" })
 	whose, remedy := "the system's", "apt-get install systemd dbus, and boot with it"
 	sockets := []string{"/run/systemd/private", "/run/dbus/system_bus_socket"}
 	if !e.hostMode() {
@@ -58,6 +60,28 @@ func (e *exam) systemd() {
 		}
 	}
 	e.add("host", "systemd", needed(wanted), whose+" manager is not there: apps with a unit need it", remedy)
+}
+
+// engines checks that the container engines of apps answer. The daemon may connect where the user who runs this may not: then it is not
+// known here.
+func (e *exam) engines() {
+	var seen []string
+	for _, a := range e.apps {
+		if a.Engine == "" || slices.Contains(seen, a.Engine) {
+			continue
+		}
+		seen = append(seen, a.Engine)
+		c, err := net.DialTimeout("unix", e.Root+a.Engine, gapsTimeout)
+		switch {
+		case err == nil:
+			e.add("host", "containers", OK, "an engine answers at "+a.Engine, "")
+			c.Close()
+		case errors.Is(err, os.ErrPermission):
+			e.add("host", "containers", Advice, "you may not use the engine at "+a.Engine+", so it is not known whether it answers", "ask an administrator, or see `mulligan app show "+a.Slug+"`")
+		default:
+			e.add("host", "containers", Problem, "no container engine answers at "+a.Engine+", which runs "+a.Slug, "systemctl start docker, or podman.socket; mulligan app set engine=SOCKET names another one")
+		}
+	}
 }
 
 // inotify checks the kernel's limits. Following an app takes one instance, and a

@@ -138,6 +138,9 @@ func (e *exam) gaps(ctx context.Context, a ipc.App) {
 }
 
 func unitRemedy(a ipc.App) string {
+	if a.Engine != "" {
+		return "see `docker ps -a` and `docker logs`; mulligan rollback 1 takes it back"
+	}
 	if a.Unit != "" {
 		return "see `systemctl status " + a.Unit + "`; mulligan rollback 1 takes it back"
 	}
