@@ -163,7 +163,8 @@ func TestBisect(t *testing.T) {
 		_ = cmd.Wait() // it was killed, or lost its daemon
 		eventually(t, "its forks are gone", func() bool {
 			list, err := os.ReadDir(folders)
-			return (err != nil || len(list) == 0) && len(d.inForks("")) == 0 && len(ask[ipc.AppList](d, "app", "list").Apps) == 1
+			state, _ := os.ReadDir(filepath.Join(d.dir, "state", "apps")) // removed last, when the fork is listed no more
+			return (err != nil || len(list) == 0) && len(d.inForks("")) == 0 && len(ask[ipc.AppList](d, "app", "list").Apps) == 1 && len(state) == 1
 		})
 		clean("after the " + victim + " was killed")
 		if err := os.Remove(mark); err != nil {
