@@ -29,6 +29,8 @@ type Config struct {
 	Socket string // path of its unix socket
 	// Dial connects to the socket, with the rights of whom the engine works for. nil: the process's own.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
+	// OfRoot refuses a server that does not run as root, at each connection: the file at Socket may be another one than before.
+	OfRoot bool
 }
 
 // Engine is a server of Docker's API. Safe for concurrent use.
@@ -56,10 +58,14 @@ func New(cfg Config) (*Engine, error) {
 	api, err := client.New(client.WithHTTPClient(&http.Client{Transport: transport}), client.WithHost("unix://"+cfg.Socket), client.WithScheme("http"),
 		client.WithDialContext(func(ctx context.Context, _, _ string) (net.Conn, error) {
 			c, err := dial(ctx, "unix", cfg.Socket)
-			e.refused.Store(&err)
 			if err == nil {
 				e.peer.Store(peerOf(c))
+				if cfg.OfRoot && e.peer.Load() != 0 {
+					c.Close()
+					c, err = nil, errNotRoot
+				}
 			}
+			e.refused.Store(&err)
 			return c, err
 		}))
 	if err != nil {
@@ -68,6 +74,9 @@ func New(cfg Config) (*Engine, error) {
 	e.api = api
 	return e, nil
 }
+
+// errNotRoot is the cause of the error if a server does not run as root, and must.
+var errNotRoot = errors.New("it does not run as root, so the host's daemon cannot trust what it says of its volumes")
 
 // Close ends the connections.
 func (e *Engine) Close() error { return e.api.Close() }
@@ -122,7 +131,7 @@ func (e *Engine) About(ctx context.Context) (About, error) {
 // failure returns an error of the engine as one of mulligan's.
 func (e *Engine) failure(what string, err error) error {
 	kind, hint := errs.Failed, ""
-	if dialled := e.refused.Load(); client.IsErrConnectionFailed(err) && dialled != nil && *dialled != nil {
+	if dialled := e.refused.Load(); (client.IsErrConnectionFailed(err) || errors.Is(err, errNotRoot)) && dialled != nil && *dialled != nil {
 		err = *dialled
 	}
 	var unreached *net.OpError
@@ -131,6 +140,9 @@ func (e *Engine) failure(what string, err error) error {
 		return nil
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		kind = errs.Unavailable
+	case errors.Is(err, errNotRoot):
+		err = fmt.Errorf("the engine at %s: %w", e.socket, errNotRoot)
+		kind, hint = errs.Unsupported, "leave out volumes, or protect the app with a daemon of your own: mulligand --user"
 	case errors.Is(err, os.ErrPermission):
 		kind, hint = errs.Denied, fmt.Sprintf("who may use %s is decided by its owner and group; see ls -l %[1]s", e.socket)
 		err = os.ErrPermission

@@ -14,13 +14,12 @@ import (
 	"mulligan/errs"
 )
 
-// The labels that compose tools give to containers, and to volumes the first and the last.
+// The labels that compose tools give to containers.
 const (
 	projectLabel = "com.docker.compose.project"
 	serviceLabel = "com.docker.compose.service"
 	dependsLabel = "com.docker.compose.depends_on" // "db:service_healthy:false,cache:service_started:false"
 	oneoffLabel  = "com.docker.compose.oneoff"     // of `compose run`
-	dirLabel     = "com.docker.compose.project.working_dir"
 )
 
 // Member is a container that belongs to a project.

@@ -329,7 +329,9 @@ func (p *Project) awaitHealthy(ctx context.Context, f *found, before note) error
 		case !s.Running, len(test) == 0, s.Health != nil && s.Health.Status == container.Healthy:
 			return true, nil
 		}
-		_, code, err := p.exec(ctx, f.Name, test)
+		short, cancel := context.WithTimeout(ctx, patience) // the command may hang
+		defer cancel()
+		_, code, err := p.exec(short, f.Name, test)
 		return err == nil && code == 0, nil
 	})
 	if errors.Is(err, errUnhealthy) && !known {

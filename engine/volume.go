@@ -115,6 +115,9 @@ func (p *Project) Freeze(ctx context.Context, volume string) (thaw func() error,
 func (p *Project) freeze(ctx context.Context, volume string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if err := p.thaw(ctx); err != nil { // what an earlier capture could not let go on
+		return err
+	}
 	own, _, err := p.Users(ctx, volume)
 	if err != nil {
 		return err

@@ -35,7 +35,8 @@ const (
 )
 
 // Engine returns the container engine of an app. The daemon connects as root only if root named the containers; otherwise the kernel
-// decides at each connection whether the app's owner may.
+// decides at each connection whether the app's owner may. An engine with volumes of the app must run as root: one of a user's could name
+// any folder, and root would read and write there.
 func (b *Binder) Engine(rec store.App) (*engine.Engine, error) {
 	user := privsep.Self
 	if !b.opt.User && rec.EngineAs != EngineAsRoot {
@@ -45,7 +46,7 @@ func (b *Binder) Engine(rec store.App) (*engine.Engine, error) {
 		}
 		user = acc.User()
 	}
-	return engine.New(engine.Config{Socket: rec.Engine, Dial: user.Dial})
+	return engine.New(engine.Config{Socket: rec.Engine, Dial: user.Dial, OfRoot: len(rec.Volumes) > 0 && !b.opt.User})
 }
 
 // project returns the containers of an app.
@@ -127,14 +128,6 @@ func (b *Binder) findContainers(ctx context.Context, rec *store.App) error {
 			return err
 		}
 		rec.Containers = append(rec.Containers, ipc.Container{Name: m.Name, ID: m.ID, Serves: servedAt(rec.Databases, ports)})
-	}
-	about, err := e.About(ctx)
-	if err != nil {
-		return err
-	}
-	if len(rec.Volumes) > 0 && !b.opt.User && about.UID != 0 { // it could name any folder, and root would read and write there
-		return errs.New(errs.Unsupported, "", "the engine at %s does not run as root, so the host's daemon cannot trust what it says of its volumes", rec.Engine).
-			WithHint("leave out volumes, or protect the app with a daemon of your own: mulligand --user")
 	}
 	p := e.Project(engine.ProjectConfig{Unit: rec.Unit, Members: members})
 	volumes := make([]ipc.Volume, len(rec.Volumes))
