@@ -12,6 +12,8 @@ COMMIT  ?= $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
 
 # libvirt is opened when it is used, so a host without it needs nothing of it.
 TAGS    := -tags libvirt_dlopen
+# The client speaks HTTP/1.1 over a unix socket and nothing else: HTTP/2 would make it larger for nothing.
+CLIENT_TAGS := -tags nethttpomithttp2
 # The version is handed over, so that a build doesn't depend on what git says of who owns the folder.
 BUILD   := go build -trimpath -buildvcs=false -ldflags "-s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT)"
 
@@ -30,7 +32,7 @@ ROOT := $(filter 0,$(shell id -u))
 .PHONY: build deps test test-long soak mutants lint bench fuzz demo demo-vm reference man install uninstall deb sbom clean
 
 build:
-	CGO_ENABLED=0 $(BUILD) -o bin/mulligan ./cmd/mulligan
+	CGO_ENABLED=0 $(BUILD) $(CLIENT_TAGS) -o bin/mulligan ./cmd/mulligan
 	$(BUILD) $(TAGS) -o bin/mulligand ./cmd/mulligand
 
 # npm brings the MCP Inspector; where it is there already, from wherever, Debian's is not wanted.

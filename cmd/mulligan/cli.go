@@ -100,12 +100,10 @@ func newRoot(c *cli, args []string) *cobra.Command {
 		Short:   "Take a whole app back to a state that ran, and forward again",
 		Long:    rootLong,
 		Example: "  mulligan init\n  mulligan create --notes 'before the upgrade'\n  mulligan rollback 1",
-		Version: buildVersion().line(),
 		// run prints errors, and --help prints the usage.
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
-	root.SetVersionTemplate("{{.Version}}\n")
 	root.PersistentFlags().StringVar(&c.app, "app", "", "the app's `SLUG|ID` (default: the one that the current folder belongs to)")
 	root.PersistentFlags().StringVar(&c.socket, "socket", "", "the daemon's socket `PATH`")
 	root.PersistentFlags().BoolVar(&c.out.JSON, "json", false, "print the API's JSON")
@@ -130,7 +128,18 @@ func newRoot(c *cli, args []string) *cobra.Command {
 	)
 	root.CompletionOptions.DisableDefaultCmd = true // newCompletion is mulligan's own
 	root.SetHelpCommand(help)
-	return group(root)
+	group(root)
+	// Not Command.Version with a template of its own: templates call methods by name, so the linker would keep every method of every
+	// type, two megabytes of them.
+	version := root.Flags().BoolP("version", "v", false, "print this program's version")
+	showHelp := root.RunE
+	root.RunE = func(cmd *cobra.Command, args []string) error {
+		if *version {
+			return (&versionCmd{c}).run()
+		}
+		return showHelp(cmd, args)
+	}
+	return root
 }
 
 // group makes cmd a command that only holds subcommands. Without one it prints its help.
