@@ -35,8 +35,11 @@ func testFiles(t *testing.T) (list []testFile) {
 }
 
 // selectors lists what a file uses of its imports and its values: "rand.New", "t.Skip".
-func (f testFile) selectors() (list []string) {
-	ast.Inspect(f.File, func(n ast.Node) bool {
+func (f testFile) selectors() []string { return selectors(f.File) }
+
+// selectors lists those of a part of a file.
+func selectors(part ast.Node) (list []string) {
+	ast.Inspect(part, func(n ast.Node) bool {
 		if s, ok := n.(*ast.SelectorExpr); ok {
 			if x, ok := s.X.(*ast.Ident); ok {
 				list = append(list, x.Name+"."+s.Sel.Name)
@@ -92,6 +95,32 @@ func TestSkipsAreForTestkit(t *testing.T) {
 				t.Errorf("%s uses %s: testkit.Need, Lack or NeedLong says whether it may", f.path, s)
 			}
 		}
+	}
+}
+
+// make test leaves out tests by their names: each of those is a part of the long run or of the soak, and says so.
+func TestLeftOutByName(t *testing.T) {
+	says := map[string]string{"TestLong": "testkit.NeedLong", "TestSoak": "testkit.NeedSoak"}
+	found := map[string]int{}
+	for _, f := range testFiles(t) {
+		for _, d := range f.Decls {
+			fn, ok := d.(*ast.FuncDecl)
+			if !ok || fn.Recv != nil {
+				continue
+			}
+			for name, call := range says {
+				if !strings.HasPrefix(fn.Name.Name, name) {
+					continue
+				}
+				found[name]++
+				if !slices.Contains(selectors(fn), call) {
+					t.Errorf("%s: %s is left out of make test, and does not call %s", f.path, fn.Name.Name, call)
+				}
+			}
+		}
+	}
+	if found["TestLong"] < 4 || found["TestSoak"] < 1 {
+		t.Errorf("only %v were looked at", found)
 	}
 }
 

@@ -52,9 +52,9 @@ func TestOpenWithoutOpening(t *testing.T) {
 	}
 }
 
-// TestLongPaths: a path longer than the kernel takes at once is opened in steps,
+// TestPathOfTenKilobytes: a path longer than the kernel takes at once is opened in steps,
 // and no step leaves the folder.
-func TestLongPaths(t *testing.T) {
+func TestPathOfTenKilobytes(t *testing.T) {
 	dir, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
