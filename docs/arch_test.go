@@ -17,6 +17,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"mulligan/testkit"
 )
 
 const module = "mulligan/"
@@ -238,10 +240,8 @@ func TestClientLinksNoC(t *testing.T) {
 
 func TestClientIsStatic(t *testing.T) {
 	bin := filepath.Join(t.TempDir(), "mulligan")
-	build := exec.Command("go", "build", "-buildvcs=false", "-o", bin, "./cmd/mulligan")
-	build.Dir, build.Env = "..", append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v\n%s", err, out)
+	if err := testkit.Build(bin, "mulligan/cmd/mulligan", "0"); err != nil {
+		t.Fatal(err)
 	}
 	f, err := elf.Open(bin)
 	if err != nil {

@@ -17,12 +17,8 @@ func NPM(t testing.TB, pinned string, mb int, flags ...string) string {
 	t.Helper()
 	lock, err := os.ReadFile(filepath.Join(pinned, "package-lock.json"))
 	must(t, err)
-	root := os.Getenv("MULLIGAN_TEST_CACHE")
-	if root == "" {
-		cache, err := os.UserCacheDir()
-		must(t, err)
-		root = filepath.Join(cache, "mulligan-test")
-	}
+	root, err := CacheDir()
+	must(t, err)
 	name := filepath.Base(pinned)
 	dir := filepath.Join(root, fmt.Sprintf("%s-%.12x", name, sha256.Sum256(lock)))
 	modules := filepath.Join(dir, "node_modules")

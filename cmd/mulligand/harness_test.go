@@ -55,13 +55,11 @@ func testMain(m *testing.M) int {
 		return 1
 	}
 	bin = dir
-	for name, build := range map[string]struct{ env, pkg string }{
-		"mulligan": {"CGO_ENABLED=0", "mulligan/cmd/mulligan"}, "mulligand": {"CGO_ENABLED=1", "mulligan/cmd/mulligand"}, "app": {"CGO_ENABLED=0", "mulligan/cmd/mulligand/testapp"},
+	for name, build := range map[string]struct{ cgo, pkg string }{
+		"mulligan": {"0", "mulligan/cmd/mulligan"}, "mulligand": {"1", "mulligan/cmd/mulligand"}, "app": {"0", "mulligan/cmd/mulligand/testapp"},
 	} {
-		cmd := exec.Command("go", "build", "-tags", "libvirt_dlopen", "-ldflags", "-s -w", "-o", filepath.Join(bin, name), build.pkg)
-		cmd.Env = append(os.Environ(), build.env)
-		if out, err := cmd.CombinedOutput(); err != nil {
-			fmt.Fprintf(os.Stderr, "build %s: %v\n%s", name, err, out)
+		if err := testkit.Build(filepath.Join(bin, name), build.pkg, build.cgo); err != nil {
+			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}
 	}

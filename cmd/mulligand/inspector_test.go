@@ -26,7 +26,7 @@ func TestInspector(t *testing.T) {
 	a.write(t, "inspected", "by the Inspector\n")
 	session("PostToolUse", `,"tool_name":"Bash","tool_use_id":"call-1","tool_input":{},"tool_response":{}`)
 	session("Stop", "")
-	cmd := exec.Command("go", "test", "-count=1", "-vet=off", "-run", "^TestInspector$", "mulligan/mcpserver")
+	cmd := exec.Command("go", "test", "-count=1", "-vet=off", "-trimpath", "-run", "^TestInspector$", "mulligan/mcpserver")
 	cmd.Env = append(os.Environ(), "MULLIGAN_MCP="+filepath.Join(bin, "mulligan")+" mcp",
 		"MULLIGAN_MCP_DIR="+a.ws, "MULLIGAN_SOCKET="+d.socket)
 	if out, err := cmd.CombinedOutput(); err != nil {

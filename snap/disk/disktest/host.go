@@ -181,13 +181,9 @@ func (h *Host) probes() string { return filepath.Join(h.Dir, "cache", "qemu", "c
 
 // kept is the folder in which that is kept for the next host; "" if there can be none.
 func kept() string {
-	root := os.Getenv("MULLIGAN_TEST_CACHE")
-	if root == "" {
-		cache, err := os.UserCacheDir()
-		if err != nil {
-			return ""
-		}
-		root = filepath.Join(cache, "mulligan-test")
+	root, err := testkit.CacheDir()
+	if err != nil {
+		return ""
 	}
 	return filepath.Join(root, "qemu-probes")
 }
