@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -21,12 +22,59 @@ import (
 	"mulligan/systemd"
 )
 
+// shared has an instance of each kind, for one test after the other.
+var shared = map[enginetest.Kind]*instance{enginetest.Docker: {}, enginetest.Podman: {}}
+
+type instance struct {
+	sync.Mutex
+	h *enginetest.Host // nil: none runs
+}
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	for kind, i := range shared {
+		if err := i.end(); err != nil {
+			fmt.Fprintf(os.Stderr, "end %s: %v\n", kind, err)
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
+
+func (i *instance) end() error {
+	if i.h == nil {
+		return nil
+	}
+	h := i.h
+	i.h = nil
+	return h.End()
+}
+
+// take returns the instance for the test alone, without containers and volumes. What a test that failed leaves is ended.
+func (i *instance) take(t *testing.T, kind enginetest.Kind) *enginetest.Host {
+	t.Helper()
+	i.Lock()
+	t.Cleanup(i.Unlock)
+	if i.h == nil {
+		i.h = enginetest.BootShared(t, kind)
+	}
+	t.Cleanup(func() {
+		if !t.Failed() {
+			i.h.Clear(t)
+		}
+		if t.Failed() {
+			must(t, i.end())
+		}
+	})
+	return i.h
+}
+
 // onEach runs a test with each kind of engine.
 func onEach(t *testing.T, test func(t *testing.T, s *stage)) {
 	for _, kind := range enginetest.Kinds {
 		t.Run(string(kind), func(t *testing.T) {
 			t.Parallel()
-			h := enginetest.Boot(t, kind)
+			h := shared[kind].take(t, kind)
 			api, err := client.New(client.WithHost("unix://" + h.Socket))
 			must(t, err)
 			t.Cleanup(func() { api.Close() })
@@ -105,13 +153,13 @@ func (s *stage) inspect(name string) container.InspectResponse {
 }
 
 // wait is a command for a shell that ends at once when it is asked to.
-const wait = "trap 'exit 0' TERM; while :; do sleep 0.05; done"
+const wait = "trap 'exit 0' TERM; sleep 1000000 & wait"
 
 // shop makes a project of three containers, of which one was never started.
 func (s *stage) shop() *engine.Project {
 	s.t.Helper()
 	s.run(spec{name: "shop-db-1", service: "db", project: "shop", volume: "shop_rows", restart: "always",
-		command: "echo up >/data/up; trap 'rm /data/up; exit 0' TERM; while :; do sleep 0.05; done", health: []string{"CMD", "test", "-e", "/data/up"}})
+		command: "echo up >/data/up; trap 'rm /data/up; exit 0' TERM; sleep 1000000 & wait", health: []string{"CMD", "test", "-e", "/data/up"}})
 	s.run(spec{name: "shop-web-1", service: "web", project: "shop", depends: "db:service_healthy:false", command: "test -e /data/up || exit 3; " + wait, volume: "shop_rows"})
 	s.make(spec{name: "shop-job-1", service: "job", project: "shop", command: wait})
 	return s.project("compose:shop")

@@ -64,6 +64,18 @@ const bootTimeout = 90 * time.Second
 // Boot starts an engine of a kind. The instance is removed with the test.
 func Boot(t testing.TB, kind Kind) *Host {
 	t.Helper()
+	h := BootShared(t, kind)
+	t.Cleanup(func() {
+		if err := h.End(); err != nil {
+			t.Errorf("end %s: %v", kind, err)
+		}
+	})
+	return h
+}
+
+// BootShared is Boot for an instance that stays after the test, for others, until End.
+func BootShared(t testing.TB, kind Kind) *Host {
+	t.Helper()
 	testkit.Need(t, "root", string(kind))
 	if _, reason := box.Hierarchy(); reason != "" {
 		testkit.Lack(t, "no container engine for this test: ", reason)
@@ -73,19 +85,25 @@ func Boot(t testing.TB, kind Kind) *Host {
 	if err != nil {
 		t.Fatalf("boot %s: %v", kind, err)
 	}
-	t.Cleanup(func() {
-		if err := h.box.Down(); err != nil {
-			t.Errorf("end %s: %v", kind, err)
-		}
-	})
-	if err := h.spawn(); err != nil {
-		t.Fatalf("boot %s: %v", kind, err)
+	if err = h.spawn(); err == nil {
+		err = h.startEngine()
 	}
-	h.StartEngine(t)
-	if err := h.makeImage(); err != nil {
-		t.Fatalf("make an image in %s: %v", kind, err)
+	if err == nil {
+		err = h.makeImage()
+	}
+	if err != nil {
+		t.Fatalf("boot %s: %v", kind, errors.Join(err, h.logged(), h.End()))
 	}
 	return h
+}
+
+// End ends the instance and removes what it had.
+func (h *Host) End() error { return h.box.Down() }
+
+// Clear removes all containers and volumes.
+func (h *Host) Clear(t testing.TB) {
+	t.Helper()
+	h.Run(t, "sh", "-euc", `all=$($1 ps -aq); [ -z "$all" ] || $1 rm -f -v $all; all=$($1 volume ls -q); [ -z "$all" ] || $1 volume rm $all`, "clear", string(h.Kind))
 }
 
 // Command is a command to be run inside, with the variables that lead tools to the engine.
@@ -117,9 +135,14 @@ func (h *Host) Run(t testing.TB, cmd ...string) string {
 func (h *Host) StartEngine(t testing.TB) {
 	t.Helper()
 	if err := h.startEngine(); err != nil {
-		log, _ := os.ReadFile(h.box.LogFile())
-		t.Fatalf("start %s: %v\n%s", h.Kind, err, log[max(0, len(log)-4000):])
+		t.Fatalf("start %s: %v", h.Kind, errors.Join(err, h.logged()))
 	}
+}
+
+// logged returns the end of the instance's log as an error.
+func (h *Host) logged() error {
+	log, _ := os.ReadFile(h.box.LogFile())
+	return fmt.Errorf("its log ends: %s", log[max(0, len(log)-4000):])
 }
 
 // KillEngine kills the engine's own process. Its containers go on.
