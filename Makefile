@@ -19,7 +19,7 @@ BUILD   := go build -trimpath -buildvcs=false -ldflags "-s -w -X main.version=$(
 
 GOTESTSUM   := go run gotest.tools/gotestsum@v1.13.0
 STATICCHECK := go run honnef.co/go/tools/cmd/staticcheck@v0.8.2
-PACKAGES    := git gcc libc6-dev systemd dbus dbus-user-session util-linux groff-base sqlite3 postgresql mariadb-server python3-minimal redis-server xfsprogs e2fsprogs passwd mount perl chromium btrfs-progs stress-ng bindfs fuse3 fuse-overlayfs curl \
+PACKAGES    := git gcc libc6-dev systemd dbus dbus-user-session util-linux groff-base sqlite3 postgresql mariadb-server python3-minimal redis-server xfsprogs e2fsprogs passwd mount perl chromium btrfs-progs stress-ng bindfs fuse3 fuse-overlayfs curl procps xz-utils \
                docker.io docker-compose podman podman-compose runc netavark aardvark-dns iptables iproute2
 # A private libvirtd and its tiny guests.
 LIBVIRT     := libvirt-daemon libvirt-daemon-driver-qemu libvirt-clients qemu-system-x86 qemu-utils qemu-guest-agent \
@@ -54,17 +54,17 @@ deps:
 	rm -f $$log
 
 # Some tests build the programs they run: Go's cache of results knows nothing of those. Most wait for
-# servers, disks and guests: one package more at a time than there are processors, and in each twice as many tests.
+# servers, disks and guests: twice as many packages at a time as there are processors, and in each twice as many tests.
 # The race detector watches Go's memory. SQLite, translated from C, keeps its own outside of it: watching that finds nothing and
 # takes three times as long. BLAKE3 computes on what it is given alone, and takes three times as long as well. Those packages
 # alone: they have no generic code. One that has, built without the detector, can be where the
 # linker takes the code of a sync.Map from, for the whole program; and then races are reported that are none.
 # make lint vets.
 RACE := -race -gcflags=modernc.org/sqlite/lib=-race=false -gcflags=github.com/zeebo/blake3/...=-race=false
-TEST_FLAGS := -count=1 -vet=off $(RACE) -p $(shell expr $$(nproc) + 1) -parallel $(shell expr $$(nproc) \* 2) -timeout 60m $(TAGS)
+TEST_FLAGS := -count=1 -vet=off $(RACE) -p $(shell expr $$(nproc) \* 2) -parallel $(shell expr $$(nproc) \* 2) -timeout 60m $(TAGS)
 
 # What takes longest begins first: else the last package runs alone.
-LONGEST := ./daemon ./cmd/mulligand ./snap/disk ./snap/postgres/physical ./snap/postgres/logical ./snap/files ./snap/mysql ./snap/redis ./snap/sqlite
+LONGEST := ./daemon ./cmd/mulligand ./snap/disk ./snap/postgres/physical ./snap/postgres/logical ./snap/files ./snap/mysql ./snap/redis ./snap/sqlite ./engine ./systemd
 
 # Programs with the race detector wait a second at their end, unless told not to; and tests start many.
 # Memory is not short: collecting garbage less often leaves the processors to the tests.

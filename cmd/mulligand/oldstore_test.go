@@ -14,7 +14,8 @@ import (
 // TestOldStore starts the daemon on a state folder that an older mulligan wrote (testdata/oldstore/make.sh): every checkpoint is
 // listed, whole, and can be gone to, in both directions.
 func TestOldStore(t *testing.T) {
-	testkit.Need(t, "root", "sqlite3")
+	t.Parallel()
+	testkit.Need(t, "root", "sqlite3", "xz")
 	kept, err := filepath.Abs("testdata/oldstore")
 	if err != nil {
 		t.Fatal(err)
