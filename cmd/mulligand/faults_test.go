@@ -38,6 +38,7 @@ func (d *daemonProcess) refused(code int, words []string, args ...string) {
 }
 
 func TestUnknownAndJunk(t *testing.T) {
+	t.Parallel()
 	d := startDaemon(t)
 	a := newApp(t, d, 10)
 	d.refused(3, []string{"nosuch"}, "show", "cp-000000000000", "--app", "nosuch")
@@ -180,6 +181,7 @@ func TestFileThatKeepsChanging(t *testing.T) {
 }
 
 func TestUnreadableFile(t *testing.T) {
+	t.Parallel()
 	testkit.Need(t, "root")
 	d := newDaemon(t)
 	d.cred = &syscall.Credential{Uid: 65534, Gid: 65534}
@@ -224,6 +226,7 @@ func (a *testApp) noise(t *testing.T, rel string, mb int) {
 }
 
 func TestStoreDiskFull(t *testing.T) {
+	t.Parallel()
 	d := newDaemon(t)
 	d.tmpfs(filepath.Join(d.dir, "state"), 24)
 	d.start()
@@ -252,6 +255,7 @@ func TestStoreDiskFull(t *testing.T) {
 }
 
 func TestWorkspaceDiskFull(t *testing.T) {
+	t.Parallel()
 	d := startDaemon(t)
 	a := &testApp{d: d, ws: filepath.Join(d.dir, "ws"), addr: freeAddr(t)}
 	d.tmpfs(a.ws, 64)

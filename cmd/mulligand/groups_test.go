@@ -15,6 +15,7 @@ import (
 // not give to its group again: init, create and doctor say so with what to do. A rollback that has
 // nothing to give goes through; one that has is refused before it does anything, and names the way.
 func TestFileOfAnotherGroup(t *testing.T) {
+	t.Parallel()
 	testkit.Need(t, "root")
 	d := newDaemon(t)
 	ws := filepath.Join(d.dir, "ws")

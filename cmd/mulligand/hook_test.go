@@ -334,6 +334,7 @@ func drip(w http.ResponseWriter, gone context.Context) {
 
 // An app that is not there is no trouble either.
 func TestHookNoApp(t *testing.T) {
+	t.Parallel()
 	d := startDaemon(t)
 	h := hooks{t, d, "claude-code", d.dir}
 	if out, _ := h.run(h.claude("UserPromptSubmit", "")); out != "" {

@@ -14,6 +14,7 @@ import (
 // Settings that can't be written, in a folder that is read-only, stay as they
 // are, all of them; a file that is read-only itself is replaced and stays so.
 func TestInstallReadOnly(t *testing.T) {
+	t.Parallel()
 	testkit.Need(t, "root")
 	const nobody = 65534
 	d := newDaemon(t) // for its folder only

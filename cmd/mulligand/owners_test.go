@@ -97,6 +97,7 @@ func (d *daemonProcess) asStranger(args ...string) (said string, code int) {
 // daemon and each of its threads. None of the files that the addresses name may
 // keep the daemon, or fill its memory.
 func TestStrangerCannotSignalTheDaemon(t *testing.T) {
+	t.Parallel()
 	d := hostDaemon(t)
 	dsns := setTraps(t, filepath.Join(d.dir, "traps")).dsns()
 	attack := exec.Command(filepath.Join(bin, "self"), "signal-threads", strconv.Itoa(d.cmd.Process.Pid))
@@ -172,6 +173,7 @@ func (d *daemonProcess) tryDatabase(t *testing.T, i int, dsn string) (registered
 // TestEndOfDaemonWithFifos ends the daemon while checkpoints are made of apps
 // that name a fifo in every option that takes a file.
 func TestEndOfDaemonWithFifos(t *testing.T) {
+	t.Parallel()
 	d := hostDaemon(t)
 	w := setTraps(t, filepath.Join(d.dir, "traps"))
 	var all sync.WaitGroup

@@ -204,6 +204,7 @@ const exposure = 64
 
 // TestExposure holds the unit's exposure level.
 func TestExposure(t *testing.T) {
+	t.Parallel()
 	b, err := os.ReadFile(filepath.Join("systemd", "mulligand.service"))
 	if err != nil {
 		t.Fatal(err)
