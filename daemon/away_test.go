@@ -298,6 +298,7 @@ func testServerAway(t *testing.T, s *awayServer) {
 // TestTurnWithServerAway: a turn that begins while a server is away has its checkpoint all
 // the same, which says what it lacks; undo goes there, and says what stayed.
 func TestTurnWithServerAway(t *testing.T) {
+	t.Parallel()
 	s := awayRedis(t)
 	s.start(t)
 	d, w := openAutoWith(t, time.Hour, s.db)

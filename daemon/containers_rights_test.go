@@ -22,16 +22,17 @@ import (
 // TestContainersOfUsers names containers as a user: who may not use the engine gets nothing through the daemon, also when the right is
 // lost later.
 func TestContainersOfUsers(t *testing.T) {
+	t.Parallel()
 	h := enginetest.Boot(t, enginetest.Docker)
 	h.Run(t, "docker", "run", "-d", "--name", "web", "-v", "/usr:/usr:ro", "-v", "rows:/data", enginetest.Image,
-		"/bin/sh", "-c", "trap 'exit 0' TERM; echo 1 >/data/one; while :; do sleep 0.05; done")
+		"/bin/sh", "-c", "trap 'exit 0' TERM; echo 1 >/data/one; sleep 1000000 & wait")
 	around := workspace(t)
 	must(os.Chmod(around, 0o755))
 	ws := filepath.Join(around, "shop")
 	must(os.Mkdir(ws, 0o755))
 	const uid = 65534
 	must(os.Chown(ws, uid, uid))
-	d := openForks(t, daemon.Options{StateDir: filepath.Join(t.TempDir(), "state"), StopTimeout: 10 * time.Second})
+	d := openForks(t, daemon.Options{StateDir: filepath.Join(t.TempDir(), "state"), StopTimeout: 10 * time.Second, Steady: steady})
 	who := ipc.Caller{UID: uid, GID: uid, PID: 2}
 	spec := ipc.App{Slug: "shop", Workspace: ws, Unit: "container:web", Engine: h.Socket, Volumes: []ipc.Volume{{Name: "rows"}}}
 	_, err := d.AddApp(t.Context(), who, spec)
@@ -92,6 +93,7 @@ S(sys.argv[1], H).serve_forever()
 
 // TestEngineThatLies has a user's own engine that says that a folder of root's is its volume.
 func TestEngineThatLies(t *testing.T) {
+	t.Parallel()
 	testkit.Need(t, "root", "python3")
 	around := workspace(t)
 	must(os.Chmod(around, 0o755))
@@ -110,7 +112,7 @@ func TestEngineThatLies(t *testing.T) {
 		_ = cmd.Wait() // it was killed
 	})
 	waitFor(t, "the engine listens", func() bool { _, err := os.Lstat(socket); return err == nil })
-	d := openForks(t, daemon.Options{StateDir: filepath.Join(t.TempDir(), "state"), StopTimeout: 10 * time.Second})
+	d := openForks(t, daemon.Options{StateDir: filepath.Join(t.TempDir(), "state"), StopTimeout: 10 * time.Second, Steady: steady})
 	who := ipc.Caller{UID: uid, GID: uid, PID: 2}
 	spec := ipc.App{Slug: "shop", Workspace: ws, Unit: "container:web", Engine: socket, Volumes: []ipc.Volume{{Name: "rows"}}, Exclude: []string{"e.sock"}}
 	_, err := d.AddApp(t.Context(), who, spec)

@@ -135,7 +135,7 @@ func TestContainers(t *testing.T) {
 		t.Run(string(kind), func(t *testing.T) {
 			t.Parallel()
 			p := startProject(t, kind)
-			opt := daemon.Options{StateDir: filepath.Join(t.TempDir(), "state"), StopTimeout: 20 * time.Second}
+			opt := daemon.Options{StateDir: filepath.Join(t.TempDir(), "state"), StopTimeout: 20 * time.Second, Steady: steady}
 			d := openForks(t, opt)
 			spec := ipc.App{Slug: "shop", Workspace: p.ws, Unit: "compose:shop", Engine: p.Socket, Volumes: []ipc.Volume{{Name: "rows"}, {Name: "keys"}, {Name: "uploads"}}}
 			added, err := d.AddApp(t.Context(), root, spec)

@@ -17,6 +17,7 @@ import (
 // content, which he guesses. Nothing that he is told is other than if his guess were
 // wrong: no size, not what the store takes; and their contents are in stores apart.
 func TestOwnersShareNothing(t *testing.T) {
+	t.Parallel()
 	state := filepath.Join(t.TempDir(), "state")
 	d, err := daemon.Open(t.Context(), daemon.Options{StateDir: state})
 	if err != nil {

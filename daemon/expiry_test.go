@@ -14,6 +14,7 @@ import (
 // TestExpiry: a checkpoint whose time is over is no longer gone back to, unless it
 // is pinned: whoever pins it wants to keep it.
 func TestExpiry(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, nil)
 	opt := w.options()
 	var skew atomic.Int64 // the daemon asks for the time in the background too
@@ -58,6 +59,7 @@ func TestExpiry(t *testing.T) {
 
 // TestVerifyOfALostLayer: what the app no longer has cannot be checked, and verify says so.
 func TestVerifyOfALostLayer(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, nil)
 	d := w.open(t)
 	defer w.close(t, d)

@@ -20,6 +20,7 @@ import (
 // TestForkSettings makes forks as the app's settings say: in a folder of their own, with addresses for several ports. Forks that nobody
 // touched for the set time go; a fork that somebody asked for, that has a new checkpoint or in whose folder something was written stays.
 func TestForkSettings(t *testing.T) {
+	t.Parallel()
 	testkit.Need(t, "python3")
 	around := workspace(t)
 	ws := filepath.Join(around, "shop")
@@ -30,7 +31,7 @@ func TestForkSettings(t *testing.T) {
 	ports := []int{testkit.Port(t), testkit.Port(t)}
 	var skew atomic.Int64 // the daemon asks for the time in the background too
 	opt := daemon.Options{
-		StateDir: filepath.Join(around, "daemon"), StopTimeout: 10 * time.Second,
+		StateDir: filepath.Join(around, "daemon"), StopTimeout: 10 * time.Second, Steady: steady,
 		Now: func() time.Time { return time.Now().Add(time.Duration(skew.Load())) },
 	}
 	d := openForks(t, opt)

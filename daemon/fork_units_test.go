@@ -26,6 +26,7 @@ import (
 // page; one is kept; the daemon ends and comes back under the others; after the files of the units are gone, as after a reboot, a fork
 // starts again; dropped, nothing of them is left.
 func TestForksOfUnits(t *testing.T) {
+	t.Parallel()
 	testkit.Need(t, "python3")
 	h := systemdtest.Boot(t)
 	around := workspace(t)
@@ -39,7 +40,7 @@ func TestForksOfUnits(t *testing.T) {
 	h.WriteUnit(t, "shop.service", fmt.Sprintf("[Service]\nExecStart=python3 -m http.server --bind 127.0.0.1 -d %s %d\nWorkingDirectory=%[1]s\n", ws, port))
 	run(t, h, "systemctl", "start", "shop.service")
 	opt := daemon.Options{
-		StateDir: filepath.Join(t.TempDir(), "state"), BusAddress: h.Address, BusRoot: h.Root(), StopTimeout: 10 * time.Second,
+		StateDir: filepath.Join(t.TempDir(), "state"), BusAddress: h.Address, BusRoot: h.Root(), StopTimeout: 10 * time.Second, Steady: steady,
 	}
 	d := openForks(t, opt)
 	if _, err := d.AddApp(t.Context(), root, ipc.App{Slug: "shop", Workspace: ws, Unit: "shop.service",
@@ -126,6 +127,7 @@ func TestForksOfUnits(t *testing.T) {
 // socket. Each fork has servers of its own at both places; commands run inside of forks that run and of one that is stopped; one is
 // kept; of the others nothing is left.
 func TestForksOfUnitsWithServers(t *testing.T) {
+	t.Parallel()
 	testkit.Need(t, "python3", "redis")
 	h := systemdtest.Boot(t)
 	around := workspace(t)
@@ -167,7 +169,7 @@ http.server.ThreadingHTTPServer(("127.0.0.1", %d), App).serve_forever()
 	h.WriteUnit(t, "shop.service", fmt.Sprintf("[Service]\nUser=nobody\nExecStart=python3 %s/app.py\nWorkingDirectory=%[1]s\n", ws))
 	run(t, h, "systemctl", "start", "shop.service")
 	opt := daemon.Options{
-		StateDir: filepath.Join(sockets, "state"), BusAddress: h.Address, BusRoot: h.Root(), StopTimeout: 10 * time.Second,
+		StateDir: filepath.Join(sockets, "state"), BusAddress: h.Address, BusRoot: h.Root(), StopTimeout: 10 * time.Second, Steady: steady,
 	}
 	opt.Log = slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))
 	d := openForks(t, opt)
@@ -296,6 +298,7 @@ func mounters(dir string) (pids []string) {
 
 // An app whose unit writes outside of the workspace is not forked, and nothing is made.
 func TestUnitThatForksWouldShare(t *testing.T) {
+	t.Parallel()
 	h := systemdtest.Boot(t)
 	ws := workspace(t)
 	h.WriteUnit(t, "shop.service", "[Service]\nExecStart=/bin/sleep 1000\nStateDirectory=shop\nWorkingDirectory="+ws+"\n")

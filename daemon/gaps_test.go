@@ -17,6 +17,7 @@ import (
 // TestWorktree: that a worktree's repository is not captured is said when it is
 // registered, by each checkpoint that a person makes, and by a dry run; not by turns'.
 func TestWorktree(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, nil)
 	d := w.open(t)
 	defer w.close(t, d)
@@ -62,6 +63,7 @@ func TestWorktree(t *testing.T) {
 // TestForeseen: what Prepare would refuse for its rights is refused before the safety
 // checkpoint is begun.
 func TestForeseen(t *testing.T) {
+	t.Parallel()
 	testkit.Need(t, "root")
 	w := newWorld(t, nil)
 	opt := w.options()

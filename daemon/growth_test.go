@@ -15,6 +15,7 @@ import (
 // TestGrowthIsBounded: however many turns there are, what their rules let go of
 // goes, the journal included; the oldest that is kept goes back exactly.
 func TestGrowthIsBounded(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name  string
 		rules ipc.Retention
@@ -23,6 +24,7 @@ func TestGrowthIsBounded(t *testing.T) {
 		{"max_bytes", ipc.Retention{KeepLast: 2, KeepTurns: 1000, MaxBytes: 16 << 20, ExpireAfter: "0"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			d, w := openAuto(t, time.Hour)
 			if _, err := d.SetApp(t.Context(), root, "shop", ipc.AppChange{Retention: &c.rules}); err != nil {
 				t.Fatal(err)

@@ -17,6 +17,7 @@ import (
 // TestLayerHeldUp: what one layer's driver left cannot be read when the daemon starts. That
 // layer waits, and is shown and tried again; the others can be used, and taken back.
 func TestLayerHeldUp(t *testing.T) {
+	t.Parallel()
 	s := awayRedis(t)
 	s.start(t)
 	w := world{dir: worldDir(t)}

@@ -70,7 +70,7 @@ func newHistory(t *testing.T) *history {
 }
 
 func (h *history) open() {
-	h.d = h.w.openAs(h.t, daemon.Options{StateDir: h.w.state(), User: true, QuietGap: time.Hour, AgentWait: testkit.Patience, Failpoint: h.fail.step})
+	h.d = h.w.openAs(h.t, daemon.Options{StateDir: h.w.state(), User: true, QuietGap: time.Hour, AgentWait: testkit.Patience, Steady: steady, Failpoint: h.fail.step})
 }
 
 func (h *history) write(word string) {

@@ -64,6 +64,7 @@ func (doc document) schema(t *testing.T, method, path, status string) *jsonschem
 // TestOpenAPI: every operation in the document is answered by a handler of its
 // own, and every handler that the source registers is in the document.
 func TestOpenAPI(t *testing.T) {
+	t.Parallel()
 	s := serveTCP(t, daemon.Options{})
 	doc := s.document()
 	if doc.OpenAPI != "3.1.0" || len(doc.Paths) < 20 {
@@ -96,6 +97,7 @@ func TestOpenAPI(t *testing.T) {
 // TestAnswersMatch takes an app through the API and holds every answer against
 // its schema.
 func TestAnswersMatch(t *testing.T) {
+	t.Parallel()
 	s := serveTCP(t, daemon.Options{})
 	doc := s.document()
 	ws := workspace(t)

@@ -12,6 +12,7 @@ import (
 // TestReceiptOfCommit takes back a commit of many files and some rows: the receipt lists
 // the app's files, the repository in one line, and the database as the dry run does.
 func TestReceiptOfCommit(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, nil)
 	d := w.open(t)
 	defer w.close(t, d)
@@ -64,6 +65,7 @@ func TestReceiptOfCommit(t *testing.T) {
 
 // TestReceiptOfCalledOff says what was put back, and nothing of changes or of a match.
 func TestReceiptOfCalledOff(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, nil)
 	var fail failpoint
 	opt := w.options()

@@ -113,6 +113,7 @@ func TestRefusalsComeFirst(t *testing.T) {
 // TestCalledOffLeavesNothing has rollbacks fail before they change anything, once while
 // the app runs and once when it is stopped, and one that is undone.
 func TestCalledOffLeavesNothing(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, nil)
 	var fail failpoint
 	opt := w.options()
@@ -153,6 +154,7 @@ func TestCalledOffLeavesNothing(t *testing.T) {
 // TestMaxBytes keeps what somebody asked for although it is too much, says so, and lets
 // automatic checkpoints go.
 func TestMaxBytes(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, nil)
 	d := w.open(t)
 	defer func() { w.close(t, d) }()
@@ -193,6 +195,7 @@ func TestMaxBytes(t *testing.T) {
 
 // TestExpiredTarget goes to a checkpoint whose time is over.
 func TestExpiredTarget(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, nil)
 	opt := w.options()
 	var skew atomic.Int64 // the daemon asks for the time in the background too
@@ -294,6 +297,7 @@ func TestRedoOfPart(t *testing.T) {
 // TestFailedRegistrationLeavesNoRecord: an app whose command does not start is none, and
 // does not count for its owner; one that has checkpoints of before keeps them.
 func TestFailedRegistrationLeavesNoRecord(t *testing.T) {
+	t.Parallel()
 	w := world{dir: worldDir(t)}
 	d := w.open(t)
 	bad := ipc.App{Slug: "shop", Workspace: w.ws(), Run: []string{"/nonexistent/program"}}
@@ -339,6 +343,7 @@ func TestFailedRegistrationLeavesNoRecord(t *testing.T) {
 // TestDiscardIsRefusedWhole: a file that is to be deleted for good stays where the request
 // also names one that cannot be.
 func TestDiscardIsRefusedWhole(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, nil)
 	d := w.open(t)
 	defer w.close(t, d)

@@ -92,6 +92,7 @@ func (w world) says(t *testing.T, name string) string {
 
 // TestConversationCheckpoint moves a conversation's pointer about, and reverts from it.
 func TestConversationCheckpoint(t *testing.T) {
+	t.Parallel()
 	d, w := openAuto(t, time.Hour)
 	c := &talk{t: t, d: d, w: w, name: "c"}
 	for _, m := range []string{"m1", "m2", "m3"} {
@@ -162,6 +163,7 @@ func TestConversationCheckpoint(t *testing.T) {
 
 // TestRevertRefused asks for what makes no sense.
 func TestRevertRefused(t *testing.T) {
+	t.Parallel()
 	d, w := openAuto(t, time.Hour)
 	c := &talk{t: t, d: d, w: w, name: "c"}
 	c.say("m1")
@@ -204,6 +206,7 @@ func TestRevertRefused(t *testing.T) {
 
 // TestRevertOfOpenCalls has tools that nobody says the end of, as when one is denied.
 func TestRevertOfOpenCalls(t *testing.T) {
+	t.Parallel()
 	d, w := openAuto(t, time.Hour)
 	c := &talk{t: t, d: d, w: w, name: "c"}
 	c.say("m1")
@@ -242,6 +245,7 @@ func TestRevertOfOpenCalls(t *testing.T) {
 // TestRevertWithinACall reverts, and rolls back, from within a call of the agent's own:
 // what mulligan writes is not taken for the call's.
 func TestRevertWithinACall(t *testing.T) {
+	t.Parallel()
 	d, w := openAuto(t, time.Hour)
 	c := &talk{t: t, d: d, w: w, name: "c"}
 	c.say("m1")
@@ -270,6 +274,7 @@ func TestRevertWithinACall(t *testing.T) {
 
 // TestTwoAgents has turns of two sessions overlap.
 func TestTwoAgents(t *testing.T) {
+	t.Parallel()
 	d, w := openAuto(t, time.Hour)
 	a, b := &talk{t: t, d: d, w: w, name: "a"}, &talk{t: t, d: d, w: w, name: "b"}
 	a.say("a1")
@@ -353,6 +358,7 @@ func TestTwoAgents(t *testing.T) {
 
 // TestOneAgentAfterTheOther has sessions that do not overlap: nothing is in a rollback's way.
 func TestOneAgentAfterTheOther(t *testing.T) {
+	t.Parallel()
 	d, w := openAuto(t, time.Hour)
 	a, b := &talk{t: t, d: d, w: w, name: "a"}, &talk{t: t, d: d, w: w, name: "b"}
 	a.say("a1")
@@ -372,6 +378,7 @@ func TestOneAgentAfterTheOther(t *testing.T) {
 
 // TestRevertOfWhatIsForgotten: what a conversation leaves does not grow for ever.
 func TestRevertOfWhatIsForgotten(t *testing.T) {
+	t.Parallel()
 	d, w := openAuto(t, time.Hour)
 	keep := ipc.DefaultRetention()
 	keep.KeepTurns, keep.KeepLast, keep.DailyDays = 2, 1, 0

@@ -107,6 +107,7 @@ func TestRuinedDatabase(t *testing.T) {
 // TestRuinedTurn: a turn that ruins the database is one undo away; the turn after it has a
 // checkpoint that says what it lacks.
 func TestRuinedTurn(t *testing.T) {
+	t.Parallel()
 	d, w := openAuto(t, time.Hour)
 	worked(t, d, w, "one")
 	begin(t, d, "ruin")

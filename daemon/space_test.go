@@ -15,6 +15,7 @@ import (
 
 // TestDoesNotFit asks for checkpoints that cannot fit: the program is not even stopped.
 func TestDoesNotFit(t *testing.T) {
+	t.Parallel()
 	testkit.Need(t, "root")
 	w := newWorld(t, nil)
 	small := filepath.Join(w.dir, "small")

@@ -8,9 +8,12 @@ import (
 
 // TestDiesSoonAfterItsStart goes back to a program that starts, and ends a moment later.
 func TestDiesSoonAfterItsStart(t *testing.T) {
+	t.Parallel()
 	w := world{dir: t.TempDir()}
 	sh(t, `mkdir "$1" && echo 'sleep 0.3; exit 3' >"$1/start"`, w.ws())
-	d := w.open(t)
+	opt := w.options()
+	opt.Steady = 0 // as users have it
+	d := w.openAs(t, opt)
 	defer w.close(t, d)
 	if _, err := d.AddApp(t.Context(), root, ipc.App{Slug: "shop", Workspace: w.ws(), Retention: ipc.DefaultRetention()}); err != nil {
 		t.Fatal(err)

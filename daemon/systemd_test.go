@@ -20,7 +20,7 @@ var root = ipc.Caller{UID: 0, PID: 1, Exe: "test"}
 func openHost(t *testing.T, h *systemdtest.Host) *daemon.Daemon {
 	t.Helper()
 	d, err := daemon.Open(t.Context(), daemon.Options{
-		StateDir: filepath.Join(t.TempDir(), "state"), BusAddress: h.Address, StopTimeout: 2 * time.Second,
+		StateDir: filepath.Join(t.TempDir(), "state"), BusAddress: h.Address, StopTimeout: 2 * time.Second, Steady: steady,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -80,6 +80,7 @@ func state(t *testing.T, d *daemon.Daemon) string {
 // TestUnit takes an app whose unit is systemd's through a rollback: the unit is
 // stopped and started, its default name is found, and it is down while files change.
 func TestUnit(t *testing.T) {
+	t.Parallel()
 	h := systemdtest.Boot(t)
 	ws := workspace(t)
 	h.WriteUnit(t, "of-app-shop.service", "[Service]\nExecStart=/bin/sh -c 'cp state started-with; exec sleep 1000'\nWorkingDirectory="+ws+"\n")
@@ -151,6 +152,7 @@ func TestUnitThatWontStop(t *testing.T) {
 
 // TestUnitThatWontStart rolls back to a state in which the unit fails.
 func TestUnitThatWontStart(t *testing.T) {
+	t.Parallel()
 	h := systemdtest.Boot(t)
 	ws := workspace(t)
 	h.WriteUnit(t, "picky.service", "[Service]\nType=exec\nExecStartPre=/bin/grep -q good state\nExecStart=/bin/sleep 1000\nWorkingDirectory="+ws+"\n")
@@ -178,6 +180,7 @@ func TestUnitThatWontStart(t *testing.T) {
 }
 
 func TestUnknownUnit(t *testing.T) {
+	t.Parallel()
 	h := systemdtest.Boot(t)
 	d := openHost(t, h)
 	_, err := d.AddApp(t.Context(), root, ipc.App{Slug: "shop", Workspace: workspace(t), Unit: "nosuch.service"})

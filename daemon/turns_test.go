@@ -47,7 +47,7 @@ func openAutoWith(t *testing.T, gap time.Duration, db ipc.Database) (*daemon.Dae
 
 func (w world) openWith(t *testing.T, gap time.Duration) *daemon.Daemon {
 	t.Helper()
-	d, err := daemon.Open(t.Context(), daemon.Options{StateDir: w.state(), User: true, QuietGap: gap, AgentWait: testkit.Patience, Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
+	d, err := daemon.Open(t.Context(), daemon.Options{StateDir: w.state(), User: true, QuietGap: gap, AgentWait: testkit.Patience, Steady: steady, Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,6 +88,7 @@ func agentCheckpoints(t *testing.T, d *daemon.Daemon) []ipc.Checkpoint {
 // TestTurns has agents work in turns: each that changes something leaves one
 // checkpoint, of the state before it, and each goes back exactly.
 func TestTurns(t *testing.T) {
+	t.Parallel()
 	d, w := openAuto(t, time.Hour)
 	states := []string{"zero"}
 	for i := range 6 {
@@ -133,6 +134,7 @@ func TestTurns(t *testing.T) {
 
 // TestTurnOfADatabase has a turn that writes no file.
 func TestTurnOfADatabase(t *testing.T) {
+	t.Parallel()
 	d, w := openAuto(t, time.Hour)
 	begin(t, d, "t")
 	sh(t, `sqlite3 "$1/shop.db" "UPDATE words SET word = 'oops'"`, w.ws())
@@ -185,6 +187,7 @@ func TestInferredTurn(t *testing.T) {
 // TestTurnEndsTheOneBefore announces a turn while one that was inferred is still
 // open, and another in the same conversation without an end of the first.
 func TestTurnEndsTheOneBefore(t *testing.T) {
+	t.Parallel()
 	d, w := openAuto(t, time.Hour)
 	write(t, w.ws(), "file1", "unannounced")
 	waitFor(t, "a turn is inferred", func() bool {
@@ -212,6 +215,7 @@ func TestTurnEndsTheOneBefore(t *testing.T) {
 
 // TestTurnOverARestart writes while no daemon runs, in the middle of a turn.
 func TestTurnOverARestart(t *testing.T) {
+	t.Parallel()
 	d, w := openAuto(t, time.Hour)
 	begin(t, d, "t")
 	w.close(t, d)
@@ -237,6 +241,7 @@ func waitFor(t *testing.T, what string, f func() bool) {
 // TestLateCapture has an agent not wait until its turn's databases are captured: the
 // turn's checkpoint says so.
 func TestLateCapture(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, nil)
 	hold, held := make(chan struct{}), make(chan struct{})
 	var armed atomic.Bool

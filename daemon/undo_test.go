@@ -40,6 +40,7 @@ func undoing(t *testing.T, d *daemon.Daemon, w world, way ipc.CheckpointID, req 
 
 // TestUndo goes from turn to turn, back and forward, by one and by several.
 func TestUndo(t *testing.T) {
+	t.Parallel()
 	d, w := openAuto(t, time.Hour)
 	refused := func(way ipc.CheckpointID, turns int, kind errs.Kind) {
 		t.Helper()
@@ -99,6 +100,7 @@ func mustTurn(t *testing.T, d *daemon.Daemon, id ipc.TurnID) ipc.Turn {
 // TestUndoOfTurnWithRollback has an agent roll back within its turn, and a person undo
 // a turn that goes on: one turn is one undo.
 func TestUndoOfTurnWithRollback(t *testing.T) {
+	t.Parallel()
 	d, w := openAuto(t, time.Hour)
 	write(t, w.ws(), "work", "zero")
 	worked(t, d, w, "one")
@@ -137,6 +139,7 @@ func endCall(t *testing.T, d *daemon.Daemon, id ipc.CallID) {
 // whole app or of a part, that they say is theirs or make within a call: one turn is
 // one undo. What a person rolls back while an agent thinks is no part of the turn.
 func TestUndoOfTurnThatBeginsWithRollback(t *testing.T) {
+	t.Parallel()
 	for name, req := range map[string]ipc.RollbackRequest{
 		"the agent says who it is": {ConversationID: "c"}, "in a call": {}, "of a part": {ConversationID: "c", Scope: []string{"work"}}, "of the call": {CallID: "first-three"},
 	} {
@@ -179,6 +182,7 @@ func TestUndoOfTurnThatBeginsWithRollback(t *testing.T) {
 // TestUndoSparesOthers has people and programs write after an agent's turn: git's own
 // refreshing is nothing, all else is named and asked for.
 func TestUndoSparesOthers(t *testing.T) {
+	t.Parallel()
 	d, w := openAuto(t, time.Millisecond)
 	sh(t, `cd "$1" && git init -q . && git -c user.name=x -c user.email=x@y add -A && git -c user.name=x -c user.email=x@y commit -qm one && touch -d '1 hour ago' file0`, w.ws())
 	write(t, w.ws(), "work", "zero")
@@ -212,6 +216,7 @@ func TestUndoSparesOthers(t *testing.T) {
 // TestInferredTurnsApart makes more turns that nobody told of than are kept: those that
 // agents told of stay.
 func TestInferredTurnsApart(t *testing.T) {
+	t.Parallel()
 	d, w := openAuto(t, time.Millisecond)
 	keep := ipc.DefaultRetention()
 	keep.KeepTurns = 2

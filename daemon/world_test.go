@@ -170,8 +170,12 @@ func quickDir(t tester) string {
 	return "/tmp"
 }
 
+// steady is how long daemons of tests watch an app without a health check after a rollback: less than the usual second, because
+// only TestDiesSoonAfterItsStart has an app that starts and then ends by itself.
+const steady = 20 * time.Millisecond
+
 func (w world) options() daemon.Options {
-	return daemon.Options{StateDir: w.state(), User: w.busRoot == "", StopTimeout: time.Minute, BusAddress: w.bus, BusRoot: w.busRoot}
+	return daemon.Options{StateDir: w.state(), User: w.busRoot == "", StopTimeout: time.Minute, Steady: steady, BusAddress: w.bus, BusRoot: w.busRoot}
 }
 
 func (w world) open(t tester) *daemon.Daemon {
