@@ -92,8 +92,7 @@ func awayMariaDB(t *testing.T) *awayServer {
 	}
 	s.start = func(t *testing.T) {
 		if !made {
-			says(t, "", "mariadb-install-db", "--no-defaults", "--datadir="+data, "--skip-test-db", "--tmpdir="+dir,
-				"--auth-root-authentication-method=normal", "--innodb-log-file-size=8M")
+			testkit.MariaDB(t, data)
 		}
 		s.stop, s.pid = process(t, func() bool {
 			return exec.Command("mariadb-admin", "--no-defaults", "--socket="+socket, "--user=root", "ping").Run() == nil

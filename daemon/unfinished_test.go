@@ -246,7 +246,7 @@ func mariaDB(t *testing.T) (data, socket string, sql func(text string) string) {
 	testkit.Need(t, "mariadb")
 	dir := worldDir(t)
 	data, socket = filepath.Join(dir, "data"), filepath.Join(dir, "s")
-	sh(t, `mariadb-install-db --no-defaults --datadir="$1" --skip-test-db --tmpdir="$2" --auth-root-authentication-method=normal --innodb-log-file-size=8M`, data, dir)
+	testkit.MariaDB(t, data)
 	cmd := exec.Command("mariadbd", "--no-defaults", "--user=root", "--datadir="+data, "--socket="+socket, "--skip-networking",
 		"--pid-file="+dir+"/pid", "--tmpdir="+dir, "--innodb-buffer-pool-size=32M", "--innodb-log-file-size=8M")
 	if err := cmd.Start(); err != nil {

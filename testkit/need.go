@@ -1,5 +1,5 @@
-// Package testkit has what the tests of all packages share: the programs that a test needs on its host, and the seed of its
-// random draws.
+// Package testkit has what the tests of all packages share: the programs that a test needs on its host, what is made once for all
+// tests, and the seed of random draws.
 package testkit
 
 import (

@@ -2,7 +2,6 @@ package testkit
 
 import (
 	"crypto/sha256"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -19,31 +18,24 @@ func NPM(t testing.TB, pinned string, mb int, flags ...string) string {
 	must(t, err)
 	root, err := CacheDir()
 	must(t, err)
-	name := filepath.Base(pinned)
-	dir := filepath.Join(root, fmt.Sprintf("%s-%.12x", name, sha256.Sum256(lock)))
-	modules := filepath.Join(dir, "node_modules")
-	if _, err := os.Stat(dir); err == nil {
-		return modules
-	}
-	if !NoSkip() {
+	name := fmt.Sprintf("%s-%.12x", filepath.Base(pinned), sha256.Sum256(lock))
+	if _, err := os.Stat(filepath.Join(root, name)); err != nil && !NoSkip() {
 		t.Skipf("%s is not installed: set MULLIGAN_TEST_NOSKIP=1 to have %d MB put there from npm", name, mb)
 	}
-	Need(t, "npm")
-	// The folder is made under another name and then renamed, so it is complete or absent.
-	must(t, os.MkdirAll(root, 0o755))
-	tmp, err := os.MkdirTemp(root, "install-")
+	dir, err := Kept(name, func(dir string) error {
+		Need(t, "npm")
+		if err := os.CopyFS(dir, os.DirFS(pinned)); err != nil {
+			return err
+		}
+		npm := exec.CommandContext(t.Context(), "npm", append([]string{"ci", "--ignore-scripts", "--no-audit", "--no-fund"}, flags...)...)
+		npm.Dir = dir
+		if out, err := npm.CombinedOutput(); err != nil {
+			return fmt.Errorf("npm ci: %w: %s", err, out)
+		}
+		return nil
+	})
 	must(t, err)
-	defer os.RemoveAll(tmp)
-	must(t, os.CopyFS(tmp, os.DirFS(pinned)))
-	npm := exec.CommandContext(t.Context(), "npm", append([]string{"ci", "--ignore-scripts", "--no-audit", "--no-fund"}, flags...)...)
-	npm.Dir = tmp
-	if out, err := npm.CombinedOutput(); err != nil {
-		t.Fatalf("npm ci: %v\n%s", err, out)
-	}
-	if err := os.Rename(tmp, dir); err != nil && !errors.Is(err, os.ErrExist) {
-		t.Fatal(err)
-	}
-	return modules
+	return filepath.Join(dir, "node_modules")
 }
 
 func must(t testing.TB, err error) {

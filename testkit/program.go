@@ -41,12 +41,3 @@ func Build(path, pkg, cgo string) error {
 	}
 	return os.WriteFile(path, b, 0o755)
 }
-
-// CacheDir returns the folder that MULLIGAN_TEST_CACHE names, or mulligan-test in the user's cache folder. It may not exist.
-func CacheDir() (string, error) {
-	if dir := os.Getenv("MULLIGAN_TEST_CACHE"); dir != "" {
-		return dir, nil
-	}
-	dir, err := os.UserCacheDir()
-	return filepath.Join(dir, "mulligan-test"), err
-}

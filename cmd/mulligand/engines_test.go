@@ -43,7 +43,7 @@ func TestMariaDB(t *testing.T) {
 	testkit.Need(t, "mariadb")
 	dir := testkit.TempDir(t)
 	socket, data := filepath.Join(dir, "s"), filepath.Join(dir, "data")
-	output(t, "", "mariadb-install-db", "--no-defaults", "--datadir="+data, "--skip-test-db", "--tmpdir="+dir, "--auth-root-authentication-method=normal", "--innodb-log-file-size=8M")
+	testkit.MariaDB(t, data)
 	sql := func(db, text string) string {
 		return output(t, text, "mariadb", "--no-defaults", "--socket="+socket, "--user=root", "--batch", "--skip-column-names", db)
 	}

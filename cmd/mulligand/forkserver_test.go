@@ -145,7 +145,7 @@ func startMariaDB(t *testing.T, dir string, bySocket bool) (dsn string, client [
 		t.Fatal(err)
 	}
 	socket := filepath.Join(sockets, "my.sock")
-	output(t, "", "mariadb-install-db", "--no-defaults", "--datadir="+data, "--skip-test-db", "--tmpdir="+dir, "--auth-root-authentication-method=normal", "--innodb-log-file-size=8M")
+	testkit.MariaDB(t, data)
 	engine(t, func() bool {
 		return exec.Command("mariadb-admin", "--no-defaults", "--socket="+socket, "--user=root", "ping").Run() == nil
 	}, "mariadbd", "--no-defaults", "--datadir="+data, "--socket="+socket, "--bind-address=127.0.0.1", "--port="+port, "--user=root", "--innodb-flush-log-at-trx-commit=0", "--innodb-buffer-pool-size=32M", "--character-set-server=utf8mb4")

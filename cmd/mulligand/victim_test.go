@@ -369,7 +369,7 @@ func mariaVictim(t *testing.T) *victim {
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	socket, data := filepath.Join(dir, "s"), filepath.Join(dir, "data")
-	output(t, "", "mariadb-install-db", "--no-defaults", "--datadir="+data, "--skip-test-db", "--tmpdir="+dir, "--auth-root-authentication-method=normal", "--innodb-log-file-size=8M")
+	testkit.MariaDB(t, data)
 	s := &server{t: t, command: []string{"mariadbd", "--no-defaults", "--datadir=" + data, "--socket=" + socket, "--skip-networking", "--user=root", "--innodb-buffer-pool-size=32M"},
 		ready: func() bool {
 			return exec.Command("mariadb-admin", "--no-defaults", "--socket="+socket, "--user=root", "ping").Run() == nil

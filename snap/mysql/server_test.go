@@ -95,7 +95,7 @@ type server struct {
 	cmd  *exec.Cmd
 }
 
-// template is a folder of data that servers begin with.
+// template is a folder of data that MySQL servers begin with.
 var template struct {
 	once sync.Once
 	dir  string
@@ -106,11 +106,7 @@ func makeTemplate() {
 	dir, err := os.MkdirTemp(testkit.Quick(), "mulligan-mysql-template")
 	template.dir, template.err = dir, err
 	if err == nil {
-		make := exec.Command("mariadb-install-db", "--no-defaults", "--datadir="+dir+"/data", "--skip-test-db", "--tmpdir="+dir,
-			"--auth-root-authentication-method=normal", "--innodb-log-file-size=8M")
-		if oracle {
-			make = exec.Command("mysqld", "--no-defaults", "--initialize-insecure", "--user=root", "--datadir="+dir+"/data")
-		}
+		make := exec.Command("mysqld", "--no-defaults", "--initialize-insecure", "--user=root", "--datadir="+dir+"/data")
 		if out, err := make.CombinedOutput(); err != nil {
 			template.err = fmt.Errorf("%w: %s", err, out)
 		}
@@ -121,10 +117,14 @@ func makeTemplate() {
 func newServer(t testing.TB, dir string, args ...string) *server {
 	t.Helper()
 	needServer(t)
-	template.once.Do(makeTemplate)
-	check(t, template.err)
 	s := &server{dir: dir, args: args}
-	check(t, os.CopyFS(filepath.Join(dir, "data"), os.DirFS(template.dir+"/data")))
+	if oracle {
+		template.once.Do(makeTemplate)
+		check(t, template.err)
+		check(t, os.CopyFS(filepath.Join(dir, "data"), os.DirFS(template.dir+"/data")))
+	} else {
+		testkit.MariaDB(t, filepath.Join(dir, "data"))
+	}
 	s.start(t)
 	return s
 }

@@ -98,7 +98,7 @@ func New(t testing.TB, o Options) *Cluster {
 	c.Socket = mkdir(t, "/tmp", "pgs-", c.cred) // its path must be short
 	c.DataDir, c.Log = filepath.Join(dir, "data"), filepath.Join(dir, "log")
 	t.Cleanup(func() { c.shutdown(t) })
-	c.command(t, "cp", "-a", "--reflink=auto", template(t, c, o), c.DataDir)
+	must(t, testkit.CopyTree(template(t, c, o), c.DataDir))
 	c.configure(t, o)
 	return c
 }
