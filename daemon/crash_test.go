@@ -101,11 +101,23 @@ func (f fate) run(ctx context.Context, d *daemon.Daemon) (err error) {
 		_, err = d.Fork(ctx, root, "shop", ipc.ForkRequest{CheckpointID: f.Target, Name: "tried"})
 	case "keep":
 		_, err = d.KeepFork(ctx, root, "shop", "tried", ipc.KeepRequest{})
+	case "look":
+		err = lookAt(ctx, d, "shop-tried")
 	case "drop":
 		err = d.DropFork(ctx, root, "shop", "tried")
 	case "bisect":
 		_, err = d.Bisect(ctx, root, "shop", ipc.BisectRequest{Good: f.Target, Command: []string{"sh", "-c", `test "$(cat file0)" != "$1"`, "sh", f.Word}})
 	}
+	return err
+}
+
+// lookAt reads the checkpoint that a fork began with.
+func lookAt(ctx context.Context, d *daemon.Daemon, fork string) error {
+	list, err := d.Checkpoints(ctx, root, fork, ipc.CheckpointQuery{})
+	if err != nil {
+		return err
+	}
+	_, err = d.Verify(ctx, root, fork, list.Checkpoints[len(list.Checkpoints)-1].ID, snap.Full)
 	return err
 }
 

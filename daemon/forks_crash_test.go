@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"mulligan/daemon"
 	"mulligan/ipc"
 	"mulligan/snap"
@@ -29,12 +31,14 @@ type forkRound struct {
 	forked  string // the fork's state when the victim began; "": there was no fork
 	cluster string // the data folder of the app's PostgreSQL cluster, if it has one
 	ports   bool   // its forks run on the host
-	redis   bool   // the app has a Redis server, whose key word is "zero"
-	guest   *guestOfApp
+	// reflinks: the cluster's file system can share blocks, so the data that a fork begins with are kept until something needs a dump
+	reflinks bool
+	redis    bool // the app has a Redis server, whose key word is "zero"
+	guest    *guestOfApp
 }
 
 // newForkRound makes an app of a kind: "command", "unit", or a command with a server: "redis", or "cluster" for a PostgreSQL cluster whose
-// files the daemon manages; or a command with a domain: "guest"; or "ports" for forks on the host.
+// files the daemon manages, or "reflinks" for one on a file system that can share blocks; or a command with a domain: "guest"; or "ports" for forks on the host.
 func newForkRound(t *testing.T, kind string) *forkRound {
 	t.Helper()
 	dir, err := os.MkdirTemp("/var/tmp", "mt")
@@ -43,8 +47,12 @@ func newForkRound(t *testing.T, kind string) *forkRound {
 	w := world{dir: dir}
 	check(t, os.Mkdir(w.ws(), 0o755))
 	app := ipc.App{Slug: "shop", Workspace: w.ws(), Databases: []ipc.Database{{Name: "shop", Driver: "sqlite", DSN: "shop.db"}}}
-	if kind == "cluster" {
-		_, main := w.cluster(t, nil)
+	if kind == "cluster" || kind == "reflinks" {
+		at := ""
+		if kind == "reflinks" {
+			at = reflinks(t)
+		}
+		_, main := w.clusterAt(t, at, nil)
 		app.Databases = append(app.Databases, main)
 	}
 	w.set(t, "zero")
@@ -75,7 +83,19 @@ func newForkRound(t *testing.T, kind string) *forkRound {
 	_, err = d.AddApp(t.Context(), root, app)
 	check(t, err)
 	w.close(t, d)
-	return &forkRound{round: newRound(t, w), ports: kind == "ports", redis: kind == "redis", cluster: app.Databases[len(app.Databases)-1].DataDir, guest: g}
+	return &forkRound{round: newRound(t, w), reflinks: kind == "reflinks", ports: kind == "ports", redis: kind == "redis", cluster: app.Databases[len(app.Databases)-1].DataDir, guest: g}
+}
+
+// reflinks returns a folder on a file system that can share blocks, where a fork sees it.
+func reflinks(t *testing.T) string {
+	t.Helper()
+	mounted := testkit.Loop(t, 3000, "mkfs.xfs", "-q", "-f")
+	dir, err := os.MkdirTemp("/var/tmp", "mt")
+	check(t, err)
+	check(t, unix.Mount(mounted, dir, "", unix.MS_BIND, ""))
+	t.Cleanup(func() { check(t, errors.Join(unix.Unmount(dir, unix.MNT_DETACH), os.Remove(dir))) })
+	check(t, os.Chmod(dir, 0o755))
+	return dir
 }
 
 // guestOfApp is a domain that is off, as is each fork of it when its disk is written to or read.
@@ -307,6 +327,9 @@ func (r *forkRound) checkFork(t *testing.T, what string) {
 			t.Fatalf("%s of the fork: %v, %+v", cp.ID, err, res)
 		}
 	}
+	if served, err := filepath.Glob(r.cluster + ".mulligan/served/*"); r.cluster != "" && (err != nil || len(served) != 1) {
+		t.Fatalf("the cluster's copies are %q, %v", served, err)
+	}
 }
 
 // nothingLeft checks that there is no trace of a fork: no folder, no state, no process.
@@ -352,7 +375,7 @@ func (r *forkRound) nothingLeft(t *testing.T, d *daemon.Daemon) {
 func TestForkKilledAtEveryStep(t *testing.T) {
 	t.Parallel()
 	testkit.Need(t, "root")
-	kinds := []string{"command", "unit", "redis", "cluster", "guest", "ports"}
+	kinds := []string{"command", "unit", "redis", "cluster", "guest", "ports", "reflinks"}
 	for _, i := range testkit.Sample(t, "kinds of apps", len(kinds), 1) {
 		t.Run(kinds[i], func(t *testing.T) { killForks(t, newForkRound(t, kinds[i])) })
 	}
@@ -361,6 +384,9 @@ func TestForkKilledAtEveryStep(t *testing.T) {
 func killForks(t *testing.T, r *forkRound) {
 	deeds := []string{"fork", "keep", "drop", "bisect"}
 	operations := 2
+	if r.reflinks {
+		deeds = append(deeds, "look")
+	}
 	if r.guest != nil {
 		operations = 1 // each round starts and ends guests
 	}

@@ -123,10 +123,16 @@ func (w *world) database(t testing.TB, c *pgtest.Cluster) ipc.Database {
 // host's systemd serves.
 func (w *world) cluster(t testing.TB, settings map[string]string) (*pgtest.Cluster, ipc.Database) {
 	t.Helper()
+	return w.clusterAt(t, "", settings)
+}
+
+// clusterAt is cluster for a data folder in dir.
+func (w *world) clusterAt(t testing.TB, dir string, settings map[string]string) (*pgtest.Cluster, ipc.Database) {
+	t.Helper()
 	const unit = "pg.service"
 	all := map[string]string{"wal_level": "replica", "archive_mode": "on"} // so that it needs no restart
 	maps.Copy(all, settings)
-	c := pgtest.New(t, pgtest.Options{Settings: all}) // the unit does not see the memory of quickDir
+	c := pgtest.New(t, pgtest.Options{Dir: dir, Settings: all}) // the unit does not see the memory of quickDir
 	h := systemdtest.Boot(t)
 	h.WriteUnit(t, unit, fmt.Sprintf("[Service]\nType=notify\nUser=postgres\nExecStart=%s/postgres -D %s\nKillSignal=SIGINT\nTimeoutSec=120\n"+
 		"StandardOutput=append:%s\nStandardError=inherit\n", c.Bin, c.DataDir, c.Log))

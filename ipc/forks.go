@@ -21,7 +21,7 @@ type Fork struct {
 	// files that do so. Their values are the daemon's alone.
 	Env    map[string]string `json:"env,omitempty"`
 	Dotenv []DotenvLine      `json:"dotenv,omitempty"`
-	// Lent: it was stopped to be kept, and its dotenv files have its parent's lines; after a crash it is started again.
+	// Lent: it was stopped to be kept, and its dotenv files may have its parent's lines; after a crash it is started again.
 	Lent   bool   `json:"lent,omitempty"`
 	Making bool   `json:"making,omitempty"` // it is being made or dropped; after a crash it is dropped
 	Folder string `json:"folder"`           // identifies the folder that was made for it: device and inode

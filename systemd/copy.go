@@ -245,7 +245,7 @@ func (c Copy) own(o original) string {
 	unit := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
 	unit("[Unit]\nDescription=%s", quoteUnit(c.Description))
 	for _, socket := range c.sockets() {
-		unit("Wants=%[1]s\nAfter=%[1]s", socket)
+		unit("Requires=%[1]s\nAfter=%[1]s", socket) // a copy that lacks an address does not start
 	}
 	unit("%s", c.joins(c.Name))
 	unit("[Service]\n%sTemporaryFileSystem=/dev/shm:mode=1777", apart)
@@ -376,12 +376,12 @@ func (c Copy) inside() (socket, service string) {
 	in := c.Inside
 	socket = fmt.Sprintf("[Unit]\nDescription=Entrance of %s\nPartOf=%s\n[Socket]\nListenStream=%s\nSocketMode=0600\nSocketUser=%d\nSocketGroup=%d\n",
 		quoteUnit(c.Description), c.Name, quoteUnit(in.Socket), in.UID, in.GID)
-	wants := "" // the servers, also where the copy does not run
+	requires := "" // the servers, also where the copy does not run
 	for _, v := range c.Servers {
-		wants += fmt.Sprintf("Wants=%[1]s.socket\nAfter=%[1]s.socket\n", c.serverName(v))
+		requires += fmt.Sprintf("Requires=%[1]s.socket\nAfter=%[1]s.socket\n", c.serverName(v))
 	}
 	service = fmt.Sprintf("[Unit]\nDescription=Commands inside of %s\nPartOf=%s\n%s%s[Service]\nExecStart=@%s %s\nUser=%d\nGroup=%d\nNoNewPrivileges=yes\n%sTemporaryFileSystem=/dev/shm:mode=1777\nBindReadOnlyPaths=\"%s\"\n%s",
-		quoteUnit(c.Description), c.Name, wants, c.joins(insideName(c.Name)+".service"), quoteUnit(in.Program), in.Arg0, in.UID, in.GID, apart, quoteUnit(in.Program), c.binds())
+		quoteUnit(c.Description), c.Name, requires, c.joins(insideName(c.Name)+".service"), quoteUnit(in.Program), in.Arg0, in.UID, in.GID, apart, quoteUnit(in.Program), c.binds())
 	return socket, service
 }
 

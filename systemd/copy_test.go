@@ -87,6 +87,14 @@ func TestCopies(t *testing.T) {
 		}
 		return err != nil
 	})
+	taken, err := net.Listen("tcp", copies[0].Ports[0].Address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Unit(copies[0].Name).Start(ctx); errs.KindOf(err) != errs.Failed || !strings.Contains(err.Error(), "dependency") {
+		t.Errorf("the start of a copy whose address is taken: %v", err)
+	}
+	taken.Close()
 	if err := m.Unit(copies[0].Name).Start(ctx); err != nil {
 		t.Fatal(err)
 	}

@@ -110,21 +110,47 @@ func forkedServers() []forkedServer {
 		}
 		return strings.Join(append(list, fmt.Sprintf("COMMIT; CREATE TABLE %s_%d (w text); INSERT INTO %[1]s_%[2]d VALUES ('%[1]s');", word, r.IntN(1e9))), "\n")
 	}}
-	list := []forkedServer{redis, redis, postgres, postgres, maria, maria, postgres, postgres}
+	list := []forkedServer{redis, redis, postgres, postgres, maria, maria, postgres, postgres, postgres}
 	list[0].name, list[0].uid, list[0].start = "redis by tcp", stranger, func(t *testing.T, dir string) (string, []string) { return startRedis(t, dir, false) }
 	list[1].name, list[1].userDaemon, list[1].start = "redis by socket", true, func(t *testing.T, dir string) (string, []string) { return startRedis(t, dir, true) }
 	list[2].name, list[2].start = "postgres by tcp", func(t *testing.T, _ string) (string, []string) { return startPostgres(t, false) }
 	list[3].name, list[3].userDaemon, list[3].start = "postgres by socket", true, func(t *testing.T, _ string) (string, []string) { return startPostgres(t, true) }
 	list[4].name, list[4].start = "mariadb by tcp", func(t *testing.T, dir string) (string, []string) { return startMariaDB(t, dir, false) }
 	list[5].name, list[5].userDaemon, list[5].start = "mariadb by socket", true, func(t *testing.T, dir string) (string, []string) { return startMariaDB(t, dir, true) }
-	list[6].name, list[6].cluster, list[6].start = "postgres by its files", true, startCluster
+	list[6].name, list[6].cluster, list[6].start = "postgres by its files", true, func(t *testing.T, _ string) (string, []string) { return startCluster(t, "/var/tmp") }
 	list[7], list[7].name, list[7].userDaemon = list[6], "postgres by its files, of the daemon's user", true
+	list[8], list[8].name, list[8].start = list[6], "postgres by its files, with reflinks", func(t *testing.T, _ string) (string, []string) {
+		return startCluster(t, reflinks(t, 3000))
+	}
 	return list
 }
 
+// reflinks returns a folder on a file system that can share blocks. It is not in /tmp, which forks have for themselves, and others than root
+// may enter it.
+func reflinks(t testing.TB, megabytes int64) string {
+	t.Helper()
+	mounted := testkit.Loop(t, megabytes, "mkfs.xfs", "-q", "-f")
+	dir, err := os.MkdirTemp("/var/tmp", "forks")
+	if err == nil {
+		err = unix.Mount(mounted, dir, "", unix.MS_BIND, "")
+	}
+	if err == nil {
+		err = os.Chmod(dir, 0o755)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(unix.Unmount(dir, unix.MNT_DETACH), os.Remove(dir)); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
+}
+
 // startCluster starts a Postgres server whose files the daemon may manage. They are not in /tmp, which forks have for themselves.
-func startCluster(t *testing.T, _ string) (dsn string, client []string) {
-	c := pgtest.New(t, pgtest.Options{Dir: "/var/tmp", Settings: map[string]string{"wal_level": "replica", "archive_mode": "on"}})
+func startCluster(t *testing.T, dir string) (dsn string, client []string) {
+	c := pgtest.New(t, pgtest.Options{Dir: dir, Settings: map[string]string{"wal_level": "replica", "archive_mode": "on"}})
 	ownServer(t, c)
 	c.Psql(t, "postgres", `CREATE ROLE clerk; CREATE ROLE shopper LOGIN SUPERUSER PASSWORD 'hunter2'`)
 	c.Psql(t, "postgres", `CREATE DATABASE shop OWNER shopper`)
@@ -207,7 +233,7 @@ func startPostgres(t *testing.T, bySocket bool) (dsn string, client []string) {
 
 // TestForkedServers makes forks of an app with a database server: each has a server of its own at the address of the parent's, which
 // runs with the owner's rights. One is kept, and redo leads back; the daemon is killed under them; in the end nothing of them is left. A run
-// takes two or three of the eight kinds of servers, and the next run others; TestForksOfEverything has one of each program in each run.
+// takes two or three of the nine kinds of servers, and the next run others; TestForksOfEverything has one of each program in each run.
 func TestForkedServers(t *testing.T) {
 	t.Parallel()
 	testkit.Need(t, "root")
@@ -383,6 +409,11 @@ func (c forkedServer) run(t *testing.T) {
 	parent.do(t, c.write(r, "later"))
 	later := parent.dump(t)
 	d.must("verify", string(kept), "--app", "shop")
+	origins := ask[ipc.CheckpointList](d, "list", "--app", made[2].Slug).Checkpoints
+	d.must("rollback", string(origins[len(origins)-1].ID), "--app", made[2].Slug)
+	sameDump(t, "after a rollback to its origin fork 3 has", forks[2].dump(t), broken)
+	d.must("redo", "--app", made[2].Slug)
+	sameDump(t, "after redo fork 3 has", forks[2].dump(t), tried[2])
 	d.must("drop", "--all", "--app", "shop")
 	sameDump(t, "in the end the parent has", parent.dump(t), later)
 	if _, folder, ok := strings.Cut(dsn, "&data_dir="); ok {

@@ -27,8 +27,8 @@ type createPlan struct {
 // KindCreate is the kind of the operation in the records.
 const KindCreate = "create"
 
-// Create takes a checkpoint of the app called ref.
-func (svc *Service) Create(ctx context.Context, who ipc.Caller, ref string, req ipc.CreateRequest) (ipc.Checkpoint, error) {
+// Create takes a checkpoint of the app called ref. The checkpoint lacks the layers in without.
+func (svc *Service) Create(ctx context.Context, who ipc.Caller, ref string, req ipc.CreateRequest, without ...string) (ipc.Checkpoint, error) {
 	const op = "create checkpoint"
 	a, err := svc.apps.Find(who, ref)
 	if err != nil {
@@ -47,7 +47,7 @@ func (svc *Service) Create(ctx context.Context, who ipc.Caller, ref string, req 
 	}
 	defer release()
 
-	cp, err := svc.create(ctx, a, req)
+	cp, err := svc.create(ctx, a, req, without)
 	svc.events.WriteAudit(ctx, a.Rec(), who, "create", string(cp.ID), "", err, nil)
 	if cp.ID == "" {
 		return ipc.Checkpoint{}, errs.Wrap(errs.Failed, op, err)
@@ -89,9 +89,9 @@ func checkCreate(req *ipc.CreateRequest, rec store.App) error {
 
 // create captures and records a checkpoint. If it returns both a checkpoint and an error, the
 // checkpoint is recorded and the unit did not start again.
-func (svc *Service) create(ctx context.Context, a *app.App, req ipc.CreateRequest) (store.Checkpoint, error) {
+func (svc *Service) create(ctx context.Context, a *app.App, req ipc.CreateRequest, without []string) (store.Checkpoint, error) {
 	op := ipc.OperationID(records.NewID("op-"))
-	layers := a.Layers()
+	layers := slices.DeleteFunc(slices.Clone(a.Layers()), func(l layer.Layer) bool { return slices.Contains(without, string(l.Name)) })
 	ids, made := Announced(a, layers)
 	now, err := a.Status(ctx)
 	if err != nil {

@@ -10,6 +10,7 @@ package fork
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -255,7 +256,18 @@ func (s *Service) KeepFork(ctx context.Context, who ipc.Caller, ref, name string
 			return res, errs.Wrap(errs.Failed, op, err)
 		}
 	}
-	made, err := s.checkpoints.Create(ctx, who, string(a.Rec().ID), ipc.CreateRequest{Notes: "kept"})
+	seeded, err := s.apps.SeededLayers(a.Rec())
+	if err != nil {
+		return res, err
+	}
+	if len(seeded) > 0 && !req.DryRun { // the files of its servers are kept
+		begin, err := s.pause(ctx, a)
+		defer s.beginAgain(a, begin)
+		if err != nil {
+			return res, errs.Wrap(errs.Failed, op, err)
+		}
+	}
+	made, err := s.checkpoints.Create(ctx, who, string(a.Rec().ID), ipc.CreateRequest{Notes: "kept"}, seeded...)
 	if err != nil {
 		return res, errs.Wrap(errs.Failed, op, err)
 	}
@@ -264,22 +276,14 @@ func (s *Service) KeepFork(ctx context.Context, who ipc.Caller, ref, name string
 		return res, err
 	}
 	state.Pinned = false
-	seeded, err := s.apps.SeededLayers(a.Rec())
-	if err != nil {
-		return res, err
-	}
-	if len(seeded) > 0 && !req.DryRun {
-		begin, err := s.pause(ctx, a)
-		defer s.beginAgain(a, begin)
-		if err != nil {
-			return res, errs.Wrap(errs.Failed, op, err)
-		}
-	}
 	var without []string
 	if req.DryRun {
 		without = seeded
 	}
 	cp, err := s.adopt(ctx, a, parent, state, fmt.Sprintf("fork %s", a.Rec().Fork.Name), without...)
+	if err == nil && len(seeded) > 0 && !req.DryRun { // it lacks layers, and nobody should go there
+		err = s.checkpoints.Delete(ctx, accounts.Self(), string(a.Rec().ID), made.ID)
+	}
 	if err != nil {
 		return res, errs.Wrap(errs.Failed, op, err)
 	}
@@ -313,7 +317,7 @@ func (s *Service) beginAgain(a *app.App, begin func() error) {
 	}
 }
 
-// pause stops a fork and its database servers. begin starts again what ran.
+// pause stops a fork and its database servers. begin starts again what ran, as does the next start of the daemon after a crash.
 func (s *Service) pause(ctx context.Context, a *app.App) (begin func() error, err error) {
 	begin = func() error { return nil }
 	release, err := s.apps.Acquire(ctx, a, "keep fork", accounts.Self())
@@ -329,6 +333,7 @@ func (s *Service) pause(ctx context.Context, a *app.App) (begin func() error, er
 		}
 		runs = st.Running()
 	}
+	mark := func(lent bool) error { return s.registry.ChangeFork(ctx, a, func(f *ipc.Fork) { f.Lent = lent }) }
 	begin = func() error {
 		release, err := s.apps.AcquireBrief(ctx, a, "keep fork")
 		if err != nil {
@@ -337,12 +342,12 @@ func (s *Service) pause(ctx context.Context, a *app.App) (begin func() error, er
 		defer release()
 		err = s.apps.StartServers(ctx, a.Now.Load())
 		if err == nil && runs {
-			err = s.apps.StartUnit(ctx, a)
+			err = errs.Also(s.apps.StartUnit(ctx, a), mark(false))
 		}
 		return err
 	}
 	if runs {
-		if err := s.apps.StopUnit(ctx, a); err != nil {
+		if err := errors.Join(mark(true), s.apps.StopUnit(ctx, a)); err != nil {
 			return begin, err
 		}
 	}

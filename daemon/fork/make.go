@@ -128,6 +128,12 @@ func (s *Service) adopt(ctx context.Context, from, to *app.App, cp store.Checkpo
 		}
 		defer release()
 	}
+	var files []string // the layers of which the fork's files are taken, and not a snapshot
+	if f := from.Rec().Fork; f != nil && f.Parent == to.Rec().ID {
+		if files, err = s.apps.SeededLayers(from.Rec()); err != nil {
+			return made, err
+		}
+	}
 	ids, announced := checkpoint.Announced(to, to.Layers())
 	if err := s.store.PutDisposals(ctx, announced...); err != nil {
 		return made, err
@@ -144,7 +150,7 @@ func (s *Service) adopt(ctx context.Context, from, to *app.App, cp store.Checkpo
 		}
 		held, ok := cp.Snapshot(l.Name)
 		theirs, there := from.Layer(l.Name)
-		if !ok || !there {
+		if !ok && !slices.Contains(files, string(l.Name)) || !there {
 			return made, errs.New(errs.Conflict, "", "checkpoint %s was made before the app had the layer %s", cp.ID, l.Name).WithHint("use a newer checkpoint")
 		}
 		got, err := s.adoptLayer(ctx, from, to, l, theirs, held.ID, ids[i])
@@ -152,15 +158,14 @@ func (s *Service) adopt(ctx context.Context, from, to *app.App, cp store.Checkpo
 			return made, err
 		}
 		made.Snapshots = append(made.Snapshots, store.Snapshot{
-			Layer: l.Name, ID: got.ID, Driver: got.Driver, Hash: got.Hash, Position: got.Position, Quiesced: held.Quiesced, Raw: held.Raw || got.Raw,
+			Layer: l.Name, ID: got.ID, Driver: got.Driver, Hash: got.Hash, Position: got.Position, Quiesced: held.Quiesced || !ok && got.Quiesced, Raw: held.Raw || got.Raw,
 		})
 	}
 	return made, s.checkpoints.Record(ctx, to, &made, "")
 }
 
 // adoptLayer stores the state of a layer that another app has as one of to's layer l. One of the two apps is a fork of the other. If the
-// parent's driver manages the files of a database's server, the fork has the same files: then the fork's database is read, or its
-// server's files are kept.
+// parent's driver manages the files of a database's server, the fork has the same files: then these are kept, or the fork's database is read.
 func (s *Service) adoptLayer(ctx context.Context, from, to *app.App, l, theirs layer.Layer, id, as snap.SnapshotID) (snap.Snapshot, error) {
 	fork := from
 	if f := to.Rec().Fork; f != nil && f.Parent == from.Rec().ID {
@@ -172,14 +177,14 @@ func (s *Service) adoptLayer(ctx context.Context, from, to *app.App, l, theirs l
 		return snap.Snapshot{}, err
 	case l.Kind == layer.Disk && fork == to: // its disks were made with that state
 		return l.Driver.Capture(ctx, snap.CaptureRequest{ID: as})
+	case fork == to && slices.Contains(seeded, string(l.Name)): // as were the data of its server
+		return layer.CaptureSeeded(ctx, l, as)
 	case !slices.Contains(seeded, string(l.Name)):
 		adopter, ok := l.Driver.(snap.Adopter)
 		if !ok {
 			return snap.Snapshot{}, errs.New(errs.Unavailable, "", "%s of %s cannot be used at present", l.Name, to.Rec().Slug).WithHint("mulligan status says why")
 		}
 		return adopter.Adopt(ctx, theirs.Driver, id, as)
-	case fork == to:
-		return l.Driver.Capture(ctx, snap.CaptureRequest{ID: as})
 	}
 	return s.apps.AdoptServer(ctx, to.Now.Load(), from.Rec(), l.Name, as)
 }

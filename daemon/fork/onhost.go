@@ -233,20 +233,8 @@ func (s *Service) lend(ctx context.Context, a *app.App) (begin func() error, err
 	replace := func(parents bool) error {
 		return dotenv.Replace(ctx, acc.User(), a.Rec().Workspace, a.Rec().Fork.Dotenv, parents)
 	}
-	runs := false
-	if a.Unit() != nil {
-		st, err := a.Unit().State(ctx)
-		if err != nil {
-			return func() error { return nil }, err
-		}
-		runs = st.Running()
-	}
-	mark := func(lent bool) error { return s.registry.ChangeFork(ctx, a, func(f *ipc.Fork) { f.Lent = lent }) }
-	if err := mark(runs); err != nil {
-		return func() error { return nil }, err
-	}
 	again, err := s.pause(ctx, a)
-	begin = func() error { return errs.Also(errs.Also(replace(false), again()), mark(false)) }
+	begin = func() error { return errs.Also(replace(false), again()) }
 	if err == nil {
 		err = replace(true)
 	}

@@ -28,6 +28,8 @@ type Binder struct {
 
 	Domains domains
 
+	asides sync.Map // the locks of the servers of [aside], by their folders
+
 	bus     sync.Mutex
 	manager *systemd.Manager // nil until a unit is first needed
 }

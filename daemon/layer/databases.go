@@ -19,7 +19,7 @@ import (
 
 // databaseLayer returns the layer of a database with its driver.
 func (b *Binder) databaseLayer(ctx context.Context, rec store.App, db ipc.Database) (Layer, error) {
-	app, dir := string(rec.ID), filepath.Join(b.StateDir(rec.ID), "db-"+db.Name)
+	app, dir := string(rec.ID), b.databaseDir(rec.ID, db.Name)
 	l := Layer{Name: DbLayer(db), Kind: Database, Family: db.Driver, About: db.Driver}
 	acc, err := b.AccountOf(rec)
 	if err != nil {
@@ -67,6 +67,11 @@ func (b *Binder) databaseLayer(ctx context.Context, rec store.App, db ipc.Databa
 			WithHint("register the app without the database %q", db.Name)
 	}
 	return l, err
+}
+
+// databaseDir returns the daemon's own folder for a database of an app.
+func (b *Binder) databaseDir(id ipc.AppID, name string) string {
+	return filepath.Join(b.StateDir(id), "db-"+name)
 }
 
 // DbLayer returns the name of a database's layer.

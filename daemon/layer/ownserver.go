@@ -42,6 +42,7 @@ type ownServer struct {
 	// shared: clients may be other users than the owner, as the fork is run by a unit. They reach the server's socket, which is below
 	// a folder that only the daemon may enter, in the fork's namespaces alone.
 	shared bool
+	first  bool // its data are the copy that was made before the fork's server was first started; see aside
 }
 
 // The folders of an ownServer. Only data and tmp belong to the fork's owner: the names in the others are the daemon's.
@@ -52,8 +53,13 @@ func (o ownServer) data() string {
 	return filepath.Join(o.dir, "data")
 }
 
-// seed is the name of the data that a [snap.ServerSource] makes.
-func (o ownServer) seed() string { return o.id + "-" + o.name }
+// seed is the name of the data that a [snap.ServerSource] makes, or of the copy of them.
+func (o ownServer) seed() string {
+	if o.first {
+		return o.id + "+" + o.name
+	}
+	return o.id + "-" + o.name
+}
 
 func (o ownServer) tmp() string { return filepath.Join(o.dir, "tmp") }
 func (o ownServer) config() string {
@@ -89,9 +95,9 @@ var served = map[string]struct {
 	dsn    func(of snap.Parent, socket string) (string, error)
 	drop   func(ctx context.Context, of snap.Seeded, name string) error // removes data that a [snap.ServerSource] made
 }{
-	"mysql":    {mysql.OwnServer, mysql.OwnDSN, nil},
+	"mysql":    {server: mysql.OwnServer, dsn: mysql.OwnDSN},
 	"postgres": {own.Server, own.DSN, postgres.DropServer},
-	"redis":    {redis.OwnServer, redis.OwnDSN, nil},
+	"redis":    {server: redis.OwnServer, dsn: redis.OwnDSN},
 }
 
 // ServerKinds asks the servers of an app's databases what those of its forks must be like. The result is by the databases' names.
@@ -237,7 +243,7 @@ func (b *Binder) ownServers(rec store.App) (list []ownServer, err error) {
 		at := slices.IndexFunc(list, func(o ownServer) bool { return o.driver == db.Driver && o.Port == s.Port && o.Socket == s.Socket })
 		if at < 0 {
 			list = append(list, ownServer{s, db.Driver, db.Name, []string{db.Name}, rec.Slug, string(rec.ID), acc.User(), acc.User(),
-				filepath.Join(b.StateDir(rec.ID), "srv-"+db.Name), rec.Unit != ""})
+				filepath.Join(b.StateDir(rec.ID), serverPrefix+db.Name), rec.Unit != "", false})
 			parents = append(parents, []snap.Parent{p})
 			continue
 		}
@@ -417,6 +423,7 @@ func (b *Binder) startServers(ctx context.Context, rec store.App) (running []*su
 		return nil, false, err
 	}
 	for _, o := range list {
+		b.endAside(ctx, rec, o)
 		if _, err := os.Stat(o.data()); err != nil {
 			fresh = true
 		}
@@ -465,8 +472,10 @@ func (b *Binder) DropServers(ctx context.Context, rec store.App) error {
 	}
 	for _, o := range list {
 		if o.Seeded != nil {
-			if err := served[o.driver].drop(ctx, *o.Seeded, o.seed()); err != nil {
-				return err
+			for _, name := range []string{o.seed(), o.aside().seed()} {
+				if err := served[o.driver].drop(ctx, *o.Seeded, name); err != nil {
+					return err
+				}
 			}
 		}
 	}
@@ -485,6 +494,9 @@ func (b *Binder) StopServers(ctx context.Context, rec store.App) error {
 			return err
 		}
 		if err := errs.Also(p.Stop(ctx), p.Close()); err != nil {
+			return err
+		}
+		if err := b.stopAside(ctx, o); err != nil {
 			return err
 		}
 	}

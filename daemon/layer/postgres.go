@@ -28,7 +28,7 @@ func (b *Binder) postgresConfig(ctx context.Context, rec store.App, db ipc.Datab
 	}
 	cfg := postgres.Config{
 		App: string(rec.ID), Name: db.Name, DSN: db.DSN, Mode: postgres.Mode(db.Mode),
-		StateDir: filepath.Join(b.StateDir(rec.ID), "db-"+db.Name), Store: contents, Owner: acc.User(), Failpoint: b.opt.Failpoint,
+		StateDir: b.databaseDir(rec.ID, db.Name), Store: contents, Owner: acc.User(), Failpoint: b.opt.Failpoint,
 	}
 	own, dsn, err := b.ownServerOf(rec, db)
 	if err != nil {
@@ -36,6 +36,9 @@ func (b *Binder) postgresConfig(ctx context.Context, rec store.App, db ipc.Datab
 	}
 	if own != nil {
 		cfg.DSN, cfg.Private, cfg.Mode = dsn, true, postgres.Logical
+		if own.Seeded != nil {
+			cfg.Aside = aside{b, rec, db, *own}
+		}
 		return cfg, nil
 	}
 	if db.DataDir == "" || cfg.Mode == postgres.Logical || db.Chosen == string(postgres.Logical) {

@@ -11,6 +11,7 @@ import (
 	"mulligan/daemon/store"
 	"mulligan/errs"
 	"mulligan/snap"
+	"mulligan/snap/postgres"
 )
 
 // SeedServers makes the data of those of a fork's own servers whose files the parent's driver manages, with the state of a checkpoint
@@ -33,6 +34,12 @@ func (b *Binder) SeedServers(ctx context.Context, parent *Setup, rec store.App, 
 			return errs.New(errs.Conflict, "", "checkpoint %s was made before the app had the layer %s", origin.ID, l.Name).WithHint("use a newer checkpoint")
 		}
 		if err := src.SeedServer(ctx, o.seed(), held.ID); err != nil {
+			return cannotFork(o.name, err)
+		}
+		if err := b.opt.Failpoint.At("fork: server seeded"); err != nil {
+			return err
+		}
+		if _, err := postgres.KeepServer(ctx, *o.Seeded, o.seed(), o.aside().seed()); err != nil {
 			return cannotFork(o.name, err)
 		}
 	}
@@ -69,6 +76,15 @@ func (b *Binder) AdoptServer(ctx context.Context, parent *Setup, rec store.App, 
 	}
 	return snap.Snapshot{}, errs.New(errs.Conflict, "", "the fork's %s is of another kind than the app's", of).
 		WithHint("make the mode of the database what it was when the fork was made")
+}
+
+// CaptureSeeded stores the state that a fork's server of seeded data begins with, as a snapshot of the layer.
+func CaptureSeeded(ctx context.Context, l Layer, as snap.SnapshotID) (snap.Snapshot, error) {
+	req := snap.CaptureRequest{ID: as}
+	if d, ok := l.Driver.(*postgres.Driver); ok {
+		return d.CaptureAside(ctx, req)
+	}
+	return l.Driver.Capture(ctx, req) // it is held up, and says why
 }
 
 // SeededLayers returns the names of a fork's layers that are databases on servers of the fork's own whose data the parent's driver made.

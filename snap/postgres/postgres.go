@@ -43,6 +43,7 @@ type Config struct {
 	Store     *cas.Store
 	Owner     privsep.User // logical mode logs in with this user's rights
 	Private   bool         // see [logical.Config]
+	Aside     Aside        // in logical mode, where the first snapshot's contents may be; or nil
 	// Cluster is the cluster that the daemon may manage, with its data folder and how to start
 	// and stop it; nil if it may manage none. New copies App, Name, DSN, StateDir and Failpoint
 	// into it. The cluster must have been prepared by [Choose].
@@ -74,15 +75,24 @@ func New(cfg Config) (*Driver, error) {
 	if mode == Physical {
 		d.Driver, err = cfg.physical()
 	} else {
-		d.Driver, err = logical.New(logical.Config{
-			App: cfg.App, Name: cfg.Name, DSN: cfg.DSN, StateDir: cfg.dir(Logical), Store: cfg.Store,
-			Owner: cfg.Owner, Private: cfg.Private, Failpoint: cfg.Failpoint,
-		})
+		d.Driver, err = cfg.logical()
 	}
 	if err != nil {
 		return nil, err
 	}
 	return d, nil
+}
+
+func (cfg Config) logical() (snap.Driver, error) {
+	c := logical.Config{
+		App: cfg.App, Name: cfg.Name, DSN: cfg.DSN, StateDir: cfg.dir(Logical), Store: cfg.Store,
+		Owner: cfg.Owner, Private: cfg.Private, Failpoint: cfg.Failpoint,
+	}
+	d, err := logical.New(c)
+	if err != nil || cfg.Aside == nil {
+		return d, err
+	}
+	return &deferred{Driver: d, cfg: c, file: asideFile(cfg.StateDir), aside: cfg.Aside}, nil
 }
 
 // choose returns the mode for a configuration without contacting the server.
@@ -234,6 +244,11 @@ func (d *Driver) Adopt(ctx context.Context, from snap.Driver, id, as snap.Snapsh
 		return snap.Snapshot{}, errs.New(errs.Unsupported, "adopt a snapshot", "snapshot %s is of another kind of database", id).
 			WithHint("make the mode of the database what it was when the fork was made")
 	}
+	if l, ok := other.Driver.(*deferred); ok {
+		if err := l.need(ctx, id); err != nil {
+			return snap.Snapshot{}, err
+		}
+	}
 	return a.Adopt(ctx, other.Driver, id, as)
 }
 
@@ -276,6 +291,16 @@ func (d *Driver) Answers(ctx context.Context) error {
 
 // ServerSource returns the mode's driver if it is a ServerSource.
 func (d *Driver) ServerSource() (snap.ServerSource, bool) { return snap.ServerSourceOf(d.Driver) }
+
+// KeepServer copies the data of a server that SeedServer made, before the server is started. See [physical.KeepServer].
+func KeepServer(ctx context.Context, s snap.Seeded, name, as string) (kept bool, err error) {
+	return physical.KeepServer(ctx, privsep.User{UID: s.UID, GID: s.GID}, s.Folder, name, as)
+}
+
+// MeasureServer returns the bytes on disk that DropServer would free.
+func MeasureServer(ctx context.Context, s snap.Seeded, name string) (int64, error) {
+	return physical.MeasureServer(ctx, privsep.User{UID: s.UID, GID: s.GID}, s.Folder, name)
+}
 
 // DropServer removes the data of a server of a fork's own, which a driver's SeedServer made.
 func DropServer(ctx context.Context, s snap.Seeded, name string) error {

@@ -94,6 +94,13 @@ func keepServer(t *testing.T, s *subject) {
 
 	check(t, s.driver.SeedServer(ctx, "one", "origin"))
 	check(t, s.driver.SeedServer(ctx, "two", "origin"))
+	folder, _, _, err := s.driver.ServedBy(ctx)
+	check(t, err)
+	kept, err := KeepServer(ctx, s.cfg.Owner, folder, "one", "begin")
+	check(t, err)
+	if _, err := os.Lstat(filepath.Join(folder, "begin")); kept != s.driver.store.cloning(ctx) || kept != (err == nil) {
+		t.Errorf("kept: %v, and there is %v", kept, err)
+	}
 	f := s.serve(t, "one")
 	if got := f.ask(t, "SELECT string_agg(v, ' ') FROM t") + " " + f.ask(t, "SELECT gid FROM pg_prepared_xacts"); got != "first waiting" {
 		t.Errorf("the fork begins with %q", got)
@@ -105,7 +112,7 @@ func keepServer(t *testing.T, s *subject) {
 	f.ask(t, "ROLLBACK PREPARED 'waiting'")
 	f.ask(t, "ALTER SYSTEM SET work_mem = '2222kB'")
 	f.ask(t, "ALTER SYSTEM SET archive_command = 'false'")
-	_, err := s.driver.AdoptServer(ctx, "one", "kept")
+	_, err = s.driver.AdoptServer(ctx, "one", "kept")
 	fails(t, "adopting a server that runs", err, errs.Conflict, "not shut down in order")
 	f.stop(t, "immediate")
 	_, err = s.driver.AdoptServer(ctx, "one", "kept")

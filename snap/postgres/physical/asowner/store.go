@@ -119,7 +119,7 @@ var Measure = privsep.Define("physical.measure", func(_ context.Context, m Measu
 		return total, nil
 	}
 	stay := []string{m.Home.Data}
-	for _, dir := range []string{"bases", "forks", "archive", "raws"} {
+	for _, dir := range []string{"bases", "forks", "archive", "raws", "served"} {
 		dir = filepath.Join(m.Home.Store, dir)
 		list, err := names(dir)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
