@@ -71,8 +71,11 @@ func (a aside) With(ctx context.Context, use func(dsn string, alive func() bool)
 		return err
 	}
 	defer func() {
-		err = errs.Also(err, errs.Also(p.Stop(context.WithoutCancel(ctx)), p.Close()))
-		err = errs.Also(err, os.RemoveAll(o.dir))
+		ended := errs.Also(p.Stop(context.WithoutCancel(ctx)), p.Close())
+		if ended == nil {
+			ended = os.RemoveAll(o.dir)
+		}
+		err = errs.Also(err, ended)
 	}()
 	if err := p.Start(ctx); err != nil {
 		return err

@@ -471,6 +471,7 @@ func (b *Binder) DropServers(ctx context.Context, rec store.App) error {
 		return err
 	}
 	for _, o := range list {
+		b.asides.Delete(o.dir)
 		if o.Seeded != nil {
 			for _, name := range []string{o.seed(), o.aside().seed()} {
 				if err := served[o.driver].drop(ctx, *o.Seeded, name); err != nil {
