@@ -281,11 +281,14 @@ func (s *Service) KeepFork(ctx context.Context, who ipc.Caller, ref, name string
 		without = seeded
 	}
 	cp, err := s.adopt(ctx, a, parent, state, fmt.Sprintf("fork %s", a.Rec().Fork.Name), without...)
-	if err == nil && len(seeded) > 0 && !req.DryRun { // it lacks layers, and nobody should go there
-		err = s.checkpoints.Delete(ctx, accounts.Self(), string(a.Rec().ID), made.ID)
+	forget := func() error { // what lacks layers is no place to go to
+		if len(seeded) == 0 {
+			return nil
+		}
+		return s.checkpoints.Delete(ctx, accounts.Self(), string(a.Rec().ID), made.ID)
 	}
 	if err != nil {
-		return res, errs.Wrap(errs.Failed, op, err)
+		return res, errs.Wrap(errs.Failed, op, errs.Also(err, forget()))
 	}
 	res, err = s.rollbacks.Rollback(ctx, who, string(parent.Rec().ID), cp.ID,
 		ipc.RollbackRequest{Scope: req.Scope, DryRun: req.DryRun, Reason: "keep fork " + a.Rec().Fork.Name, Without: without}, nil)
@@ -302,7 +305,7 @@ func (s *Service) KeepFork(ctx context.Context, who ipc.Caller, ref, name string
 		return res, errs.Wrap(errs.Failed, op, err)
 	}
 	if err != nil || req.AndStay {
-		return res, err
+		return res, errs.Also(err, forget())
 	}
 	return res, errs.Wrap(errs.Failed, op, s.drop(ctx, who, a))
 }
