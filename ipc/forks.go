@@ -17,8 +17,8 @@ type Fork struct {
 	Ports      []ForkPort   `json:"ports,omitempty"`
 	// Servers describes, by the databases' names, what the servers of the fork's own are like, as the drivers wrote it.
 	Servers map[string]string `json:"servers,omitempty"`
-	// Env has, with IsolationPorts, the variables of the fork's commands that lead to what is its own, and Dotenv the lines of dotenv
-	// files that do so. Their values are the daemon's alone.
+	// Env has the variables of the fork's commands that were set for it and, with IsolationPorts, those that lead to what is its own, and
+	// Dotenv the lines of dotenv files that do so. Their values are the daemon's alone.
 	Env    map[string]string `json:"env,omitempty"`
 	Dotenv []DotenvLine      `json:"dotenv,omitempty"`
 	// Lent: it was stopped to be kept, and its dotenv files may have its parent's lines; after a crash it is started again.
@@ -68,6 +68,8 @@ type ForkRequest struct {
 	Count        int          `json:"count,omitempty"`         // 0 is 1
 	Dir          string       `json:"dir,omitempty"`           // the fork's folder; empty: a new one in a folder beside the workspace
 	NoStart      bool         `json:"no_start,omitempty"`
+	// Set has variables of the environment that the fork's commands get, by their names.
+	Set map[string]string `json:"set,omitempty"`
 	// WithMemory also saves the memory of the app's domain in the new checkpoint, so that the guests of forks go on where it is.
 	WithMemory bool `json:"with_memory,omitempty"`
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"path/filepath"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -28,6 +29,7 @@ that it began with, time of its making, isolation.`
 type forkCmd struct {
 	*cli
 	req ipc.ForkRequest
+	set []string
 }
 
 func newFork(c *cli) *cobra.Command {
@@ -36,20 +38,32 @@ func newFork(c *cli) *cobra.Command {
 		Use:               "fork [CP]",
 		Short:             "Make a running copy of the app from a checkpoint, or from now",
 		Long:              forkLong,
-		Example:           "  mulligan fork\n  mulligan fork 1 --name try-redis\n  mulligan fork --count 3",
+		Example:           "  mulligan fork\n  mulligan fork 1 --name try-redis\n  mulligan fork --count 3\n  mulligan fork --set DATABASE_POOL=2",
 		Args:              func(cmd *cobra.Command, args []string) error { return countArgs(cmd, args, 0, 1) },
 		ValidArgsFunction: c.completeCheckpoints,
-		RunE:              func(cmd *cobra.Command, args []string) error { return f.run(cmd.Context(), args) },
+		RunE:              func(cmd *cobra.Command, args []string) error { return f.run(cmd, args) },
 	}
 	cmd.Flags().StringVar(&f.req.Name, "name", "", "the fork's `name` (default: a number)")
 	cmd.Flags().IntVar(&f.req.Count, "count", 1, "make `N` forks of the same state")
 	cmd.Flags().StringVar(&f.req.Dir, "dir", "", "the fork's `folder`, which must not exist (default: ../APP-forks/NAME)")
 	cmd.Flags().BoolVar(&f.req.NoStart, "no-start", false, "do not start the fork")
+	cmd.Flags().StringArrayVar(&f.set, "set", nil, "a variable of the fork's environment, as `KEY=VALUE`; may be repeated")
 	cmd.Flags().BoolVar(&f.req.WithMemory, "with-memory", false, "keep the running domain's memory too: the fork's guest goes on where it is, without a boot")
 	return cmd
 }
 
-func (f *forkCmd) run(ctx context.Context, args []string) (err error) {
+func (f *forkCmd) run(cmd *cobra.Command, args []string) (err error) {
+	ctx := cmd.Context()
+	for _, s := range f.set {
+		name, value, ok := strings.Cut(s, "=")
+		if !ok {
+			return usage(cmd, "--set %s has no =: write --set KEY=VALUE", s)
+		}
+		if f.req.Set == nil {
+			f.req.Set = map[string]string{}
+		}
+		f.req.Set[name] = value
+	}
 	client, app, err := f.target(ctx)
 	if err != nil {
 		return err

@@ -40,13 +40,24 @@ func TestExec(t *testing.T) {
 	d := startDaemon(t)
 	a := newForkable(t, d)
 	a.set(t, "broken")
-	made := append(ask[ipc.ForkList](d, "fork", "--app", "shop").Forks, ask[ipc.ForkList](d, "fork", "--app", "shop", "--no-start").Forks...)
+	made := append(ask[ipc.ForkList](d, "fork", "--app", "shop", "--set", "MARK=1=a b").Forks,
+		ask[ipc.ForkList](d, "fork", "--app", "shop", "--no-start", "--set", "MARK=2=a b", "--set", "EMPTY=").Forks...)
 	for _, f := range made {
 		fork := &testApp{d: d, ws: f.Workspace}
 		fork.set(t, "try "+f.Fork.Name)
 		out, errOut, code := d.inside(nil, "typed", f.Fork.Name, "--", "sh", "-c", `pwd; cat page.html; cat; echo " $MARK $1"; echo said >&2; exit 5`, "sh", "--app")
-		if want := a.ws + "\ntry " + f.Fork.Name + "\ntyped 7 --app\n"; out != want || errOut != "said\n" || code != 5 {
+		if want := a.ws + "\ntry " + f.Fork.Name + "\ntyped " + f.Fork.Name + "=a b --app\n"; out != want || errOut != "said\n" || code != 5 {
 			t.Errorf("inside of fork %s: %q, %q, %d; want %q", f.Fork.Name, out, errOut, code, want)
+		}
+	}
+	for _, set := range []string{"MARK", "1MARK=x"} {
+		if out, errOut, code := d.mulligan("fork", "--app", "shop", "--set", set); code != 2 {
+			t.Errorf("fork --set %s: %d, %s%s", set, code, out, errOut)
+		}
+	}
+	for pid := range d.inForks("serve-app") {
+		if env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid)); err != nil || !strings.Contains(string(env), "\x00MARK=1=a b\x00") {
+			t.Errorf("the fork's command has the environment %q, %v", env, err)
 		}
 	}
 	inits := d.inForks("mulligand-fork")

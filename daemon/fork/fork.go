@@ -12,6 +12,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -125,6 +126,9 @@ func (s *Service) check(ctx context.Context, parent *app.App, req *ipc.ForkReque
 	case req.WithMemory && req.CheckpointID != "":
 		return errs.New(errs.Invalid, "", "with_memory is for the checkpoint that a fork from the present state makes").
 			WithHint("leave it out: the checkpoint has the memory of its domain, or it has not")
+	case !validVariables(req.Set):
+		return errs.New(errs.Invalid, "", "set has a name that no variable can have, a value with a NUL byte, or more than 64 KiB").
+			WithHint("names have letters, digits and _, and do not begin with a digit")
 	case req.Name != "" && !validName(req.Name):
 		return errs.New(errs.Invalid, "", "%.64q is not a name for a fork", req.Name).
 			WithHint("use at most 32 of a to z, 0 to 9 and -, beginning with a letter or digit")
@@ -178,6 +182,19 @@ func (s *Service) forksOf(parent ipc.AppID) (n int) {
 func validName(s string) bool {
 	ok := func(r rune) bool { return r >= 'a' && r <= 'z' || r >= '0' && r <= '9' || r == '-' }
 	return len(s) <= 32 && s[0] != '-' && strings.IndexFunc(s, func(r rune) bool { return !ok(r) }) < 0
+}
+
+var variableName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+
+// validVariables reports whether a fork can have these variables.
+func validVariables(set map[string]string) bool {
+	size := 0
+	for name, value := range set {
+		if size += len(name) + len(value); !variableName.MatchString(name) || strings.Contains(value, "\x00") {
+			return false
+		}
+	}
+	return size <= 64<<10
 }
 
 // origin is the checkpoint that forks begin with: the one that was asked for, or a new one.

@@ -2,6 +2,7 @@ package fork
 
 import (
 	"context"
+	"maps"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -249,11 +250,16 @@ func (s *Service) describe(ctx context.Context, parent *app.App, origin store.Ch
 	}
 	if rec.Fork.Isolation == ipc.IsolationPorts {
 		rec.Fork.ParentPath = rec.Workspace
-		return rec, s.onHost(ctx, was, &rec)
+		return rec, s.onHost(ctx, was, &rec, req.Set)
 	}
-	rec.Fork.ParentUnit = was.Unit
+	rec.Fork.ParentUnit, rec.Fork.Env = was.Unit, map[string]string{}
 	if f := was.Fork; f != nil { // a fork of a fork sees itself where the first parent is
 		rec.Fork.ParentPath, rec.Fork.ParentUnit = f.ParentPath, f.ParentUnit
+		maps.Copy(rec.Fork.Env, f.Env)
+	}
+	if maps.Copy(rec.Fork.Env, req.Set); len(rec.Fork.Env) > 0 && rec.Fork.ParentUnit != "" {
+		return rec, errs.New(errs.Unsupported, "", "the app is run by the unit %s, and variables can be set for forks that mulligan runs itself", rec.Fork.ParentUnit).
+			WithHint("put them into a file in the workspace that the unit reads with EnvironmentFile=, and change it in the fork's folder")
 	}
 	if unit := rec.Fork.ParentUnit; unit != "" {
 		rec.Unit = layer.CopyName(rec.ID, unit)

@@ -2,6 +2,7 @@ package fork
 
 import (
 	"context"
+	"maps"
 	"net"
 	"net/url"
 	"path/filepath"
@@ -43,8 +44,8 @@ func (s *Service) isolate(was store.App, f *ipc.Fork) error {
 }
 
 // onHost sets what a fork on the host has for itself: its ports, and the variables that lead to them and to its databases. What would
-// certainly collide with the parent is refused.
-func (s *Service) onHost(ctx context.Context, was store.App, rec *store.App) error {
+// certainly collide with the parent is refused. set has further variables.
+func (s *Service) onHost(ctx context.Context, was store.App, rec *store.App, set map[string]string) error {
 	f := rec.Fork
 	acc, err := s.apps.AccountOf(was)
 	if err != nil {
@@ -79,6 +80,13 @@ func (s *Service) onHost(ctx context.Context, was store.App, rec *store.App) err
 		if value, ok := databaseValue(was, *rec, db, values[db.Env]); ok {
 			f.Env[db.Env] = value
 		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(set)) {
+		if _, own := f.Env[name]; own {
+			return errs.New(errs.Invalid, "", "the variable %s says where something of the fork's own is, and cannot be set", name).
+				WithHint("leave it out, or take it out of fork.ports or database.env of the app")
+		}
+		f.Env[name] = set[name]
 	}
 	rec.Health = checkedAt(was.Health, f.Ports)
 	if len(was.Run) > 0 && len(f.Ports) == 0 {

@@ -268,11 +268,15 @@ func (in *inside) start(c command, files []*os.File, watch chan syscall.WaitStat
 		}
 		in.exits.Lock()
 		defer in.exits.Unlock()
+		env := c.Env
+		if len(env) > 0 {
+			env = (&exec.Cmd{Env: env}).Environ() // of two values of a variable, programs differ in which they take
+		}
 		var fds []uintptr
 		for _, f := range files {
 			fds = append(fds, f.Fd())
 		}
-		pid, err = syscall.ForkExec(path, c.Args, &syscall.ProcAttr{Dir: c.Dir, Env: c.Env, Files: fds, Sys: &syscall.SysProcAttr{Setpgid: watch != nil}})
+		pid, err = syscall.ForkExec(path, c.Args, &syscall.ProcAttr{Dir: c.Dir, Env: env, Files: fds, Sys: &syscall.SysProcAttr{Setpgid: watch != nil}})
 		if err != nil {
 			err = &os.PathError{Op: "run", Path: c.Path, Err: err}
 			return

@@ -69,7 +69,8 @@ type Place struct {
 	Binds   []Bind // mounted in this order
 	Fronts  []Front
 	Backs   []Back
-	Control string // the path of the control socket, in a folder that only the owner may enter
+	Control string   // the path of the control socket, in a folder that only the owner may enter
+	Env     []string // variables of all further commands, over those that they bring
 }
 
 // plan is what the init is told.
@@ -140,7 +141,7 @@ func (p Place) start(cmd *exec.Cmd, visible []string) error {
 	if cmd.Err != nil {
 		return cmd.Err
 	}
-	ask := plan{User: p.Owner, Binds: p.Binds, Backs: p.Backs, Pids: true, Path: cmd.Path, Args: cmd.Args, Env: cmd.Env, Dir: cmd.Dir}
+	ask := plan{User: p.Owner, Binds: p.Binds, Backs: p.Backs, Override: p.Env, Pids: true, Path: cmd.Path, Args: cmd.Args, Env: cmd.Env, Dir: cmd.Dir}
 	files, err := p.files(&ask)
 	defer closeAll(&files)
 	if err != nil {

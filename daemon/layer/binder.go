@@ -148,7 +148,7 @@ func (b *Binder) supervised(rec store.App) (systemd.Unit, error) {
 		if f.servers, err = b.ownServers(rec); err != nil {
 			return nil, err
 		}
-		cfg.Dir, cfg.Launch = rec.Fork.ParentPath, f.launch
+		cfg.Dir, cfg.Env, cfg.Launch = rec.Fork.ParentPath, variables(rec), f.launch
 	}
 	return supervise.New(cfg)
 }

@@ -39,7 +39,7 @@ func (f forkUnit) launch(cmd *exec.Cmd, visible []string) error {
 	p := isolate.Place{
 		Owner:   f.owner,
 		Binds:   []isolate.Bind{{From: tmp, At: "/tmp"}, {From: f.rec.Workspace, At: f.rec.Fork.ParentPath}},
-		Control: cmp.Or(f.control, ControlSocket(f.state)),
+		Control: cmp.Or(f.control, ControlSocket(f.state)), Env: variables(f.rec),
 	}
 	for _, o := range f.servers {
 		if err := o.reach(f.rec, &p); err != nil {

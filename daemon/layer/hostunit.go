@@ -48,7 +48,7 @@ func (h hostUnit) enter(state string) (conn *net.UnixConn, end func(), err error
 	return conn, end, nil
 }
 
-// variables are those that lead the commands of a fork to what is its own.
+// variables are those that were set for a fork, and those that lead its commands to what is its own.
 func variables(rec store.App) (list []string) {
 	for name, value := range rec.Fork.Env {
 		list = append(list, name+"="+value)
