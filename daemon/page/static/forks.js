@@ -17,13 +17,19 @@ function branch(view, app) {
     h("p", { class: "title" }, h("span", { class: "fork-sign", "aria-hidden": "true" }, "↳"),
       h("a", { href: `#/app/${encodeURIComponent(app.slug)}` }, "Fork ", name(fork.name, "")),
       h("span", { class: "badge" }, fork.making ? "in the making" : app.state === "none" ? "files" : shown(app.state)),
-      (fork.ports ?? []).map((p) => h("a", { class: "small", href: `http://${p.address}/`, rel: "noreferrer", target: "_blank" }, shown(p.address)))),
+      (fork.ports ?? []).map((p) => h("a", { class: "small", href: `http://${host(app, p)}/`, rel: "noreferrer", target: "_blank" }, shown(p.address)))),
     h("p", { class: "quiet small" }, name(app.workspace)),
     (app.problems ?? []).map((p) => h("p", { class: "notice warn small" }, shown(p))),
     h("div", { class: "row" },
       button("compare", "Changes", () => compareDialog(view, app), ""),
       button("keep", "Keep…", () => keepDialog(view, app), "primary"),
       button("drop", "Drop…", () => dropDialog(view, app), "danger")));
+}
+
+// host is the address of a fork's port for a browser. Cookies ignore ports, so each fork has a name of its own, which browsers look up
+// themselves.
+function host(app, port) {
+  return port.address.replace(/^127\.0\.0\.1:/, `${app.slug}.localhost:`);
 }
 
 // forkDialog makes a fork of a checkpoint, or of the present state.
