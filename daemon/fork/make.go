@@ -252,12 +252,16 @@ func (s *Service) describe(ctx context.Context, parent *app.App, origin store.Ch
 		rec.Fork.ParentPath = rec.Workspace
 		return rec, s.onHost(ctx, was, &rec, req.Set)
 	}
-	rec.Fork.ParentUnit, rec.Fork.Env = was.Unit, map[string]string{}
+	rec.Fork.ParentUnit = was.Unit
+	env := maps.Clone(req.Set)
 	if f := was.Fork; f != nil { // a fork of a fork sees itself where the first parent is
 		rec.Fork.ParentPath, rec.Fork.ParentUnit = f.ParentPath, f.ParentUnit
-		maps.Copy(rec.Fork.Env, f.Env)
+		if env = maps.Clone(f.Env); env == nil {
+			env = map[string]string{}
+		}
+		maps.Copy(env, req.Set)
 	}
-	if maps.Copy(rec.Fork.Env, req.Set); len(rec.Fork.Env) > 0 && rec.Fork.ParentUnit != "" {
+	if rec.Fork.Env = env; len(env) > 0 && rec.Fork.ParentUnit != "" {
 		return rec, errs.New(errs.Unsupported, "", "the app is run by the unit %s, and variables can be set for forks that mulligan runs itself", rec.Fork.ParentUnit).
 			WithHint("put them into a file in the workspace that the unit reads with EnvironmentFile=, and change it in the fork's folder")
 	}
