@@ -47,13 +47,12 @@ func newForkRound(t *testing.T, kind string) *forkRound {
 	w := world{dir: dir}
 	check(t, os.Mkdir(w.ws(), 0o755))
 	app := ipc.App{Slug: "shop", Workspace: w.ws(), Databases: []ipc.Database{{Name: "shop", Driver: "sqlite", DSN: "shop.db"}}}
-	if kind == "cluster" || kind == "reflinks" {
-		at := ""
-		if kind == "reflinks" {
-			at = reflinks(t)
-		}
-		_, main := w.clusterAt(t, at, nil)
+	switch kind {
+	case "cluster":
+		_, main := w.cluster(t, nil)
 		app.Databases = append(app.Databases, main)
+	case "reflinks":
+		app.Databases = append(app.Databases, w.ownCluster(t, reflinks(t)))
 	}
 	w.set(t, "zero")
 	if kind == "redis" {

@@ -123,16 +123,10 @@ func (w *world) database(t testing.TB, c *pgtest.Cluster) ipc.Database {
 // host's systemd serves.
 func (w *world) cluster(t testing.TB, settings map[string]string) (*pgtest.Cluster, ipc.Database) {
 	t.Helper()
-	return w.clusterAt(t, "", settings)
-}
-
-// clusterAt is cluster for a data folder in dir.
-func (w *world) clusterAt(t testing.TB, dir string, settings map[string]string) (*pgtest.Cluster, ipc.Database) {
-	t.Helper()
 	const unit = "pg.service"
 	all := map[string]string{"wal_level": "replica", "archive_mode": "on"} // so that it needs no restart
 	maps.Copy(all, settings)
-	c := pgtest.New(t, pgtest.Options{Dir: dir, Settings: all}) // the unit does not see the memory of quickDir
+	c := pgtest.New(t, pgtest.Options{Settings: all}) // the unit does not see the memory of quickDir
 	h := systemdtest.Boot(t)
 	h.WriteUnit(t, unit, fmt.Sprintf("[Service]\nType=notify\nUser=postgres\nExecStart=%s/postgres -D %s\nKillSignal=SIGINT\nTimeoutSec=120\n"+
 		"StandardOutput=append:%s\nStandardError=inherit\n", c.Bin, c.DataDir, c.Log))
@@ -143,6 +137,21 @@ func (w *world) clusterAt(t testing.TB, dir string, settings map[string]string) 
 	w.bus = h.Address
 	db.Mode, db.DataDir, db.Unit = "physical", c.DataDir, unit
 	return c, db
+}
+
+// ownCluster makes the world's Postgres database in a cluster of its own, in dir, that no unit serves.
+func (w *world) ownCluster(t testing.TB, dir string) ipc.Database {
+	t.Helper()
+	c := pgtest.New(t, pgtest.Options{Dir: dir, Settings: map[string]string{"wal_level": "replica", "archive_mode": "on"}})
+	if err := c.Command("pg_ctl", "start", "-w", "-s", "-D", c.DataDir, "-l", c.Log).Run(); err != nil { // without pipes, which the server would keep open
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = c.Command("pg_ctl", "stop", "-s", "-m", "immediate", "-D", c.DataDir).Run() // it may be down
+	})
+	db := w.database(t, c)
+	db.Mode, db.DataDir = "physical", c.DataDir
+	return db
 }
 
 // register puts the app into its first state, and has a daemon know it.
