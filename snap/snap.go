@@ -359,11 +359,11 @@ func ServerSourceOf(d Driver) (ServerSource, bool) {
 	return s, ok
 }
 
-// Seeder is a driver that can copy parts of another app's live state into an empty live state. This only makes the following
-// restore faster.
+// Seeder is a driver that can bring a live state that nobody uses to a snapshot without a plan, and with the help of another app's live
+// state.
 type Seeder interface {
-	// Seed copies those parts of the live state of from that are the same in the snapshot id. After an error, part of them may
-	// have been copied.
+	// Seed makes the live state that of the snapshot id. It copies those parts of the live state of from that are the same. After an
+	// error or a crash, the live state is neither the old nor the new one, and the caller discards it, or calls Seed again.
 	Seed(ctx context.Context, from Driver, id SnapshotID) error
 }
 

@@ -2,9 +2,10 @@
 // workspace, its snapshots in the same content store, and its command runs in namespaces in which the fork is at the parent's path
 // (package isolate).
 //
-// A fork is made by a rollback: the parent's snapshots are adopted under the fork's name, and the fork, whose folder is missing,
-// goes back to them. Its record says that it is being made until that is done; after a crash such a fork is dropped. To keep a fork
-// is a rollback as well: the fork's snapshots are adopted by the parent, and the parent goes back to them.
+// To make a fork, the parent's snapshots are adopted under the fork's name, its files are copied from the parent's as far as these are
+// still as in the snapshot, and a rollback of the fork, which has nothing yet, brings the other layers. Its record says that it is being
+// made until that is done; after a crash such a fork is dropped. To keep a fork is a rollback as well: the fork's snapshots are adopted by
+// the parent, and the parent goes back to them.
 package fork
 
 import (

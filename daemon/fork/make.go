@@ -65,18 +65,36 @@ func (s *Service) restore(ctx context.Context, parent, a *app.App, origin store.
 	if err != nil {
 		return err
 	}
-	if err := s.seed(ctx, parent, a, cp); err != nil {
+	whole, err := s.apps.SeededLayers(a.Rec())
+	if err != nil {
+		return err
+	}
+	if a.Rec().Domain != "" {
+		whole = append(whole, string(snap.Disk))
+	}
+	seeded, err := s.seed(ctx, parent, a, cp)
+	if err != nil {
 		return err
 	}
 	onHost := a.Rec().Fork.Isolation == ipc.IsolationPorts
 	start := !req.NoStart && a.Unit() != nil && !onHost
-	rollback := ipc.RollbackRequest{Reason: "fork"}
-	if rollback.Without, err = s.apps.SeededLayers(a.Rec()); err != nil {
+	if err := s.bringRest(ctx, a, cp, append(whole, seeded...), start); err != nil || !onHost {
 		return err
 	}
-	if a.Rec().Domain != "" {
-		rollback.Without = append(rollback.Without, string(snap.Disk))
+	return s.settle(ctx, parent, a, cp, req)
+}
+
+// bringRest takes those layers of a fork to its first checkpoint that are not there yet, by a rollback, and starts the fork if start is set.
+// whole has the names of the others.
+func (s *Service) bringRest(ctx context.Context, a *app.App, cp store.Checkpoint, whole []string, start bool) error {
+	lacks := func(l layer.Layer) bool { return !slices.Contains(whole, string(l.Name)) }
+	if !slices.ContainsFunc(a.Layers(), lacks) {
+		if !start {
+			return nil
+		}
+		return s.rollbacks.Begin(ctx, a, cp)
 	}
+	rollback := ipc.RollbackRequest{Reason: "fork", Without: whole}
 	if a.Unit() != nil {
 		rollback.Start = &start
 	}
@@ -84,21 +102,18 @@ func (s *Service) restore(ctx context.Context, parent, a *app.App, origin store.
 	if err != nil {
 		return err
 	}
-	// Its safety checkpoint is of an empty folder, where neither redo nor anybody else should go.
+	// Its safety checkpoint is of an empty fork, where neither redo nor anybody else should go.
 	err = s.checkpoints.Delete(ctx, accounts.Self(), string(a.Rec().ID), res.SafetyCheckpoint.ID)
 	s.checkpoints.NoteBehind(ctx, a) // nothing is: what the rollback left as it was has the state of the origin
-	if err == nil && onHost {
-		err = s.settle(ctx, parent, a, cp, req)
-	}
 	return err
 }
 
-// seed copies what the parent still has of the fork's first checkpoint, which is faster than to restore it from the content store. The
-// rollback that follows reads the copies, and brings the rest.
-func (s *Service) seed(ctx context.Context, parent, a *app.App, cp store.Checkpoint) error {
+// seed brings those layers of a fork to its first checkpoint that nobody uses yet and that can be copied from the parent in part. It returns
+// their names. There is nothing in them to be kept: no safety checkpoint is made, and after a crash the fork is dropped.
+func (s *Service) seed(ctx context.Context, parent, a *app.App, cp store.Checkpoint) (names []string, err error) {
 	release, err := s.apps.Acquire(ctx, a, "fork", accounts.Self())
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer release()
 	for _, l := range a.Layers() {
@@ -109,13 +124,14 @@ func (s *Service) seed(ctx context.Context, parent, a *app.App, cp store.Checkpo
 			continue
 		}
 		if err := seeder.Seed(ctx, theirs.Driver, held.ID); err != nil {
-			return err
+			return nil, err
 		}
 		if err := s.opt.Failpoint.At("seeded " + string(l.Name)); err != nil {
-			return err
+			return nil, err
 		}
+		names = append(names, string(l.Name))
 	}
-	return nil
+	return names, nil
 }
 
 // adopt makes a checkpoint of to that holds the same states as one of from, and is pinned if that is. It lacks the layers in without.

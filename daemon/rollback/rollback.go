@@ -2,6 +2,7 @@ package rollback
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -84,6 +85,26 @@ func (d *Service) Rollback(ctx context.Context, who ipc.Caller, ref string, id i
 		return r.preview(ctx)
 	}
 	return r.perform(ctx, who, op, id)
+}
+
+// Begin starts an app whose layers are all as in a checkpoint, and asks whether it is well, as the last stages of a rollback do.
+func (d *Service) Begin(ctx context.Context, a *app.App, target store.Checkpoint) error {
+	const op = "start the app"
+	release, err := d.apps.AcquireBrief(ctx, a, op)
+	if err != nil {
+		return err
+	}
+	defer release()
+	g := &toCheckpoint{}
+	r := d.newOperation(a, "", ipc.RollbackRequest{}, g)
+	g.r, r.target, r.plan.Target, r.plan.Start = r, target, target.ID, true
+	if _, err = r.bringUp(ctx); err == nil {
+		_, err = r.healthy(ctx)
+	}
+	if errors.Is(err, errSkipped) {
+		return nil
+	}
+	return errs.Wrap(errs.Failed, op, err)
 }
 
 // admit refuses a rollback that would undo more than it is about. Before that, it recreates a workspace

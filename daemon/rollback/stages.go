@@ -155,6 +155,11 @@ func (r *rollback) start(ctx context.Context) (string, error) {
 	case !r.unit.starts():
 		return r.unit.haltedName() + " " + cmp.Or(r.plan.WhyDown, "was not running before"), errSkipped
 	}
+	return r.bringUp(ctx)
+}
+
+// bringUp starts the app.
+func (r *rollback) bringUp(ctx context.Context) (string, error) {
 	if err := r.unit.bringUp(ctx); err != nil {
 		if !r.mayBeUnwell() {
 			return "", r.hints.orNoStart(err)

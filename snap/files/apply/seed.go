@@ -27,7 +27,7 @@ type Source struct {
 }
 
 // Seed copies ordinary files that the deltas bring from another workspace in which they look the same, and makes the folders of all.
-// It leaves out whatever it is not sure of: a restore of the same deltas must follow, which reads what is there.
+// It leaves out whatever it is not sure of: the caller examines what is there, restores the rest, and makes all of it durable.
 //
 // A copy shares its blocks with the original where the filesystem can do that. If the content of the original is known, so is that of the
 // copy, which is not read then.
@@ -49,9 +49,6 @@ func (h *Job) Seed(from Source) error {
 	if err == nil {
 		// A restore makes a folder that has another owner anew, with all that is in it.
 		err = h.finishFolders()
-	}
-	if err == nil {
-		err = h.syncAll()
 	}
 	now := time.Now()
 	for _, c := range known {
