@@ -91,8 +91,8 @@ func TestSeedOfUser(t *testing.T) {
 	_, err := fork.Adopt(t.Context(), parent.Driver, first.ID, "fs-first")
 	must(t, err)
 	fork.cfg.Failpoint = func(step string) error {
-		if step == "made aside" || step == "file placed" {
-			t.Error("something is made anew")
+		if step == "file placed" || step == "file rewritten" {
+			t.Error("a file that was copied is made anew")
 		}
 		return nil
 	}
