@@ -36,19 +36,22 @@ func (d *Driver) Seed(ctx context.Context, from snap.Driver, id snap.SnapshotID)
 	if err != nil {
 		return err
 	}
+	copies := 0
 	deltas, err := d.compare(ctx, now.Manifest, target, nil)
 	if err == nil {
 		// Stored contents are not read here: most files need none.
 		_, err = d.applier.CheckAllowed(ctx, op, deltas, d.applier.FileOwner(now.Root.Uid), now.Manifest, target, nil)
 	}
 	if err == nil {
-		err = d.seed(ctx, op, b, other, deltas)
+		copies, err = d.seed(ctx, op, b, other, deltas)
 	}
 	if err != nil {
 		return workspace.Wrap(errs.Failed, op, err)
 	}
 	var both errgroup.Group
-	both.Go(func() error { return d.syncAll() }) // while the copies are examined
+	if copies > 0 {
+		both.Go(d.syncAll) // while the copies are examined
+	}
 	both.Go(func() error { return d.bring(ctx, op, b, target) })
 	err = both.Wait()
 	if err == nil {
@@ -57,21 +60,21 @@ func (d *Driver) Seed(ctx context.Context, from snap.Driver, id snap.SnapshotID)
 	return workspace.Wrap(errs.Failed, op, err)
 }
 
-// seed copies the files of the deltas that another workspace has.
-func (d *Driver) seed(ctx context.Context, op string, b *cas.Batch, other *Driver, deltas []diff.Delta) error {
+// seed copies the files of the deltas that another workspace has, and returns their number.
+func (d *Driver) seed(ctx context.Context, op string, b *cas.Batch, other *Driver, deltas []diff.Delta) (copies int, err error) {
 	source, err := other.ws.Open()
 	if err != nil {
-		return err
+		return 0, err
 	}
 	defer source.Close()
 	job, err := d.applier.Begin(ctx, op, "seed", b, deltas, nil, false)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	defer job.Close()
 	st, err := inode.StatAt(source.FD(), "")
 	if err != nil {
-		return err
+		return 0, err
 	}
 	return job.Seed(apply.Source{Root: source, Memory: other.follower.Memory(ctx, deltas), Mapped: walk.MappedToWrite(st.ID.Dev)})
 }

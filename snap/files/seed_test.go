@@ -142,9 +142,10 @@ func TestSeedShared(t *testing.T) {
 	must(t, err)
 	deltas, err := fork.compare(t.Context(), empty.Manifest, target, nil)
 	must(t, err)
-	must(t, fork.seed(t.Context(), "test", b, parent.Driver, deltas))
-	if len(regulars(t, fork.dir)) != n {
-		t.Fatalf("%d files were copied", len(regulars(t, fork.dir)))
+	copies, err := fork.seed(t.Context(), "test", b, parent.Driver, deltas)
+	must(t, err)
+	if copies != n || len(regulars(t, fork.dir)) != n {
+		t.Fatalf("%d files were copied, and there are %d", copies, len(regulars(t, fork.dir)))
 	}
 	known := func(i int) bool {
 		st, err := inode.StatAt(unix.AT_FDCWD, filepath.Join(fork.dir, "f"+strconv.Itoa(i)))

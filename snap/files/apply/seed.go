@@ -27,22 +27,24 @@ type Source struct {
 }
 
 // Seed copies ordinary files that the deltas bring from another workspace in which they look the same, and makes the folders of all.
-// It leaves out whatever it is not sure of: the caller examines what is there, restores the rest, and makes all of it durable.
+// It leaves out whatever it is not sure of: the caller examines what is there, restores the rest, and makes all of it durable. Seed returns the
+// number of files that it copied.
 //
 // A copy shares its blocks with the original where the filesystem can do that. If the content of the original is known, so is that of the
 // copy, which is not read then.
-func (h *Job) Seed(from Source) error {
+func (h *Job) Seed(from Source) (copies int, err error) {
 	if err := h.makeFolders(); err != nil {
-		return h.wrap(err)
+		return 0, h.wrap(err)
 	}
 	var mu sync.Mutex
 	var known []copied
-	err := parallel.InRuns(len(h.deltas), func() (func(int) error, func()) {
+	err = parallel.InRuns(len(h.deltas), func() (func(int) error, func()) {
 		s := &seeder{Job: &Job{job: h.job}, from: from}
 		return func(i int) error { return s.seed(&h.deltas[i]) }, func() {
 			mu.Lock()
 			defer mu.Unlock()
 			known = append(known, s.known...)
+			copies += s.copies
 			s.end()
 		}
 	})
@@ -54,7 +56,7 @@ func (h *Job) Seed(from Source) error {
 	for _, c := range known {
 		h.p.Walker.Cache.Add(c.st, c.as, now)
 	}
-	return h.wrap(err)
+	return copies, h.wrap(err)
 }
 
 // copied is a copy whose content is known.
@@ -70,6 +72,7 @@ type seeder struct {
 	source     *beneath.Root // the folder of from that was last opened
 	sourcePath string
 	known      []copied
+	copies     int
 }
 
 func (s *seeder) end() {
@@ -135,7 +138,9 @@ func (s *seeder) seed(d *diff.Delta) error {
 		st, err = inode.StatAt(int(dst.Fd()), "")
 		s.known = append(s.known, copied{st, e})
 	}
-	if !same {
+	if same {
+		s.copies++
+	} else {
 		err = errs.Also(err, unix.Unlinkat(dir.FD(), name, 0))
 	}
 	return s.failed(d.Path, errs.Also(err, dst.Close()))
