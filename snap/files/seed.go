@@ -36,21 +36,21 @@ func (d *Driver) Seed(ctx context.Context, from snap.Driver, id snap.SnapshotID)
 	if err != nil {
 		return err
 	}
-	copies := 0
+	made := 0
 	deltas, err := d.compare(ctx, now.Manifest, target, nil)
 	if err == nil {
 		// Stored contents are not read here: most files need none.
 		_, err = d.applier.CheckAllowed(ctx, op, deltas, d.applier.FileOwner(now.Root.Uid), now.Manifest, target, nil)
 	}
 	if err == nil {
-		copies, err = d.seed(ctx, op, b, other, deltas)
+		made, err = d.seed(ctx, op, b, other, deltas)
 	}
 	if err != nil {
 		return workspace.Wrap(errs.Failed, op, err)
 	}
 	var both errgroup.Group
-	if copies > 0 {
-		both.Go(d.syncAll) // while the copies are examined
+	if made > 0 {
+		both.Go(d.syncAll) // while what was made is examined
 	}
 	both.Go(func() error { return d.bring(ctx, op, b, target) })
 	err = both.Wait()
@@ -60,8 +60,8 @@ func (d *Driver) Seed(ctx context.Context, from snap.Driver, id snap.SnapshotID)
 	return workspace.Wrap(errs.Failed, op, err)
 }
 
-// seed copies the files of the deltas that another workspace has, and returns their number.
-func (d *Driver) seed(ctx context.Context, op string, b *cas.Batch, other *Driver, deltas []diff.Delta) (copies int, err error) {
+// seed copies the files of the deltas that another workspace has, and makes the folders. It returns the number of both.
+func (d *Driver) seed(ctx context.Context, op string, b *cas.Batch, other *Driver, deltas []diff.Delta) (made int, err error) {
 	source, err := other.ws.Open()
 	if err != nil {
 		return 0, err

@@ -28,11 +28,11 @@ type Source struct {
 
 // Seed copies ordinary files that the deltas bring from another workspace in which they look the same, and makes the folders of all.
 // It leaves out whatever it is not sure of: the caller examines what is there, restores the rest, and makes all of it durable. Seed returns the
-// number of files that it copied.
+// number of files that it copied and of folders that it made.
 //
 // A copy shares its blocks with the original where the filesystem can do that. If the content of the original is known, so is that of the
 // copy, which is not read then.
-func (h *Job) Seed(from Source) (copies int, err error) {
+func (h *Job) Seed(from Source) (made int, err error) {
 	if err := h.makeFolders(); err != nil {
 		return 0, h.wrap(err)
 	}
@@ -44,7 +44,7 @@ func (h *Job) Seed(from Source) (copies int, err error) {
 			mu.Lock()
 			defer mu.Unlock()
 			known = append(known, s.known...)
-			copies += s.copies
+			made += s.copies
 			s.end()
 		}
 	})
@@ -56,7 +56,12 @@ func (h *Job) Seed(from Source) (copies int, err error) {
 	for _, c := range known {
 		h.p.Walker.Cache.Add(c.st, c.as, now)
 	}
-	return copies, h.wrap(err)
+	for i := range h.deltas {
+		if d := &h.deltas[i]; d.Old == nil && manifest.IsFolder(d.New) {
+			made++
+		}
+	}
+	return made, h.wrap(err)
 }
 
 // copied is a copy whose content is known.
