@@ -72,18 +72,22 @@ func (i *instance) take(t *testing.T, kind enginetest.Kind) *enginetest.Host {
 // onEach runs a test with each kind of engine.
 func onEach(t *testing.T, test func(t *testing.T, s *stage)) {
 	for _, kind := range enginetest.Kinds {
-		t.Run(string(kind), func(t *testing.T) {
-			t.Parallel()
-			h := shared[kind].take(t, kind)
-			api, err := client.New(client.WithHost("unix://" + h.Socket))
-			must(t, err)
-			t.Cleanup(func() { api.Close() })
-			e, err := engine.New(engine.Config{Socket: h.Socket})
-			must(t, err)
-			t.Cleanup(func() { e.Close() })
-			test(t, &stage{t, h, api, e})
-		})
+		onKind(t, kind, test)
 	}
+}
+
+func onKind(t *testing.T, kind enginetest.Kind, test func(t *testing.T, s *stage)) {
+	t.Run(string(kind), func(t *testing.T) {
+		t.Parallel()
+		h := shared[kind].take(t, kind)
+		api, err := client.New(client.WithHost("unix://" + h.Socket))
+		must(t, err)
+		t.Cleanup(func() { api.Close() })
+		e, err := engine.New(engine.Config{Socket: h.Socket})
+		must(t, err)
+		t.Cleanup(func() { e.Close() })
+		test(t, &stage{t, h, api, e})
+	})
 }
 
 // stage is an engine, and what the tests do to it beside the code under test.
@@ -321,14 +325,14 @@ func TestOthers(t *testing.T) {
 			t.Error("a container was stopped because of its labels")
 		}
 		must(t, p.StartAgain(ctx))
-		words, err := p.Ready(ctx)
+		_, words, err := p.Ready(ctx)
 		if err != nil || len(words) != 1 || !strings.Contains(words[0], "container stranger says that it is of compose:shop") {
 			t.Errorf("%q, %v", words, err)
 		}
 		s.remove(forged)
 
 		s.remove("shop-web-1")
-		for _, do := range []func(context.Context) error{p.Stop, p.Start, func(ctx context.Context) error { _, err := p.Ready(ctx); return err }} {
+		for _, do := range []func(context.Context) error{p.Stop, p.Start, func(ctx context.Context) error { _, _, err := p.Ready(ctx); return err }} {
 			wantErr(t, do(ctx), errs.NotFound, "compose:shop has lost a container: shop-web-1")
 		}
 		s.runs2("shop-db-1", true)
@@ -339,7 +343,7 @@ func TestOthers(t *testing.T) {
 		must(t, p.Stop(ctx))
 		must(t, p.StartAgain(ctx))
 		s.runs2("shop-web-1", true)
-		words, err = p.Ready(ctx)
+		_, words, err = p.Ready(ctx)
 		if err != nil || len(words) != 1 || !strings.Contains(words[0], "container shop-web-1 is another one") {
 			t.Errorf("%q, %v", words, err)
 		}

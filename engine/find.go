@@ -26,23 +26,26 @@ const (
 type Member struct {
 	Name string `json:"name"`
 	ID   string `json:"id"` // which container had the name when the project was configured
+	// Service is what a compose file calls it; "" for one that is of no compose project.
+	Service string `json:"service,omitempty"`
 	// Stays says that a stop leaves the container as it is, because something else needs it meanwhile. A start starts it if it is down.
 	Stays bool `json:"stays"`
 }
 
-// Ports returns the ports of the host that lead to a container.
-func (e *Engine) Ports(ctx context.Context, name string) (ports []int, err error) {
+// Ports returns the ports of a container by the ports of the host that lead to them.
+func (e *Engine) Ports(ctx context.Context, name string) (ports map[int]int, err error) {
 	in, err := e.api.ContainerInspect(ctx, name, client.ContainerInspectOptions{})
 	if err != nil {
 		return nil, e.failure("look at container "+name, err)
 	}
+	ports = map[int]int{}
 	if in.Container.HostConfig == nil {
-		return nil, nil
+		return ports, nil
 	}
-	for _, list := range in.Container.HostConfig.PortBindings { // also of one that is stopped
+	for inside, list := range in.Container.HostConfig.PortBindings { // also of one that is stopped
 		for _, b := range list {
 			if port, err := strconv.Atoi(b.HostPort); err == nil && port > 0 {
-				ports = append(ports, port)
+				ports[port] = int(inside.Num())
 			}
 		}
 	}
@@ -63,7 +66,11 @@ func (e *Engine) Members(ctx context.Context, unit string) ([]Member, error) {
 		if err != nil {
 			return nil, e.failure("look for container "+name, err)
 		}
-		return []Member{{Name: plainName(in.Container.Name), ID: in.Container.ID}}, nil
+		m := Member{Name: plainName(in.Container.Name), ID: in.Container.ID}
+		if in.Container.Config != nil {
+			m.Service = in.Container.Config.Labels[serviceLabel]
+		}
+		return []Member{m}, nil
 	}
 	list, err := e.labelled(ctx, project)
 	if err == nil && len(list) == 0 {
@@ -81,7 +88,7 @@ func (e *Engine) labelled(ctx context.Context, project string) (members []Member
 	}
 	for _, c := range list.Items {
 		if len(c.Names) > 0 && !strings.EqualFold(c.Labels[oneoffLabel], "true") {
-			members = append(members, Member{Name: plainName(c.Names[0]), ID: c.ID})
+			members = append(members, Member{Name: plainName(c.Names[0]), ID: c.ID, Service: c.Labels[serviceLabel]})
 		}
 	}
 	slices.SortFunc(members, func(a, b Member) int { return strings.Compare(a.Name, b.Name) })

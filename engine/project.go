@@ -27,6 +27,7 @@ type Project struct {
 	e   *Engine
 	cfg ProjectConfig
 	mu  sync.Mutex // held while containers are paused, unpaused, stopped or started
+	ran []string   // what the next Stop takes for running; guarded by mu
 
 	freezing sync.Mutex // held from a Freeze until its end: a container is paused once at a time
 }
@@ -123,15 +124,32 @@ func latest(t time.Time, texts ...string) time.Time {
 }
 
 // Ready returns an error if Stop would stop nothing, because a container is gone. The remarks say, in whole sentences, how the
-// containers differ from those that the project was configured with.
-func (p *Project) Ready(ctx context.Context) (remarks []string, err error) {
+// containers differ from those that the project was configured with. ran is what runs now.
+func (p *Project) Ready(ctx context.Context) (ran, remarks []string, err error) {
 	list, err := p.look(ctx)
 	if err == nil {
 		err = p.whole(list)
 	}
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
+	for _, f := range list {
+		if c := f.condition(); c == running || c == again {
+			ran = append(ran, f.Name)
+		}
+	}
+	remarks, err = p.remarks(ctx, list)
+	return ran, remarks, err
+}
+
+// Expect has the next Stop take these containers for running, as they were a while ago: one that was killed since is started again, too.
+func (p *Project) Expect(ran []string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.ran = ran
+}
+
+func (p *Project) remarks(ctx context.Context, list []found) ([]string, error) {
 	var words []string
 	for _, f := range list {
 		if f.remade {

@@ -62,6 +62,7 @@ const grace = 10 * time.Second
 func (p *Project) Stop(ctx context.Context) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	defer func() { p.ran = nil }()
 	list, err := p.look(ctx)
 	if err == nil {
 		err = p.whole(list)
@@ -80,8 +81,7 @@ func (p *Project) Stop(ctx context.Context) error {
 	list = slices.DeleteFunc(list, stays)
 	for i := range list {
 		f := &list[i]
-		switch f.condition() {
-		case running, again, failed:
+		if f.condition() != off || slices.Contains(p.ran, f.Name) {
 			if !slices.Contains(n.Ran, f.Name) {
 				n.Ran = append(n.Ran, f.Name)
 				if h := f.now.State.Health; h != nil && h.Status == container.Healthy {
@@ -264,6 +264,9 @@ func (p *Project) start(ctx context.Context, list []found, n note) error {
 			err = errs.Also(err, p.setPolicy(ctx, f.Name, policy))
 		}
 	}
+	if err == nil {
+		err = p.revive(ctx, wanted, n)
+	}
 	if err != nil {
 		return err
 	}
@@ -272,6 +275,23 @@ func (p *Project) start(ctx context.Context, list []found, n note) error {
 	}
 	if err := os.Remove(p.noteFile()); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return errs.Wrap(errs.Failed, "forget which containers ran", err)
+	}
+	return nil
+}
+
+// revive starts the containers that ended after their start and before they had their restart policies back: the engine would have done so.
+func (p *Project) revive(ctx context.Context, wanted []found, n note) error {
+	for _, f := range wanted {
+		if _, ok := n.Policies[f.Name]; !ok {
+			continue
+		}
+		in, err := p.e.api.ContainerInspect(ctx, f.Name, client.ContainerInspectOptions{})
+		if err == nil && in.Container.State != nil && !in.Container.State.Running && !in.Container.State.Restarting && in.Container.State.ExitCode != 0 {
+			_, err = p.e.api.ContainerStart(ctx, f.Name, client.ContainerStartOptions{})
+		}
+		if err != nil {
+			return p.e.failure("start container "+f.Name, err)
+		}
 	}
 	return nil
 }

@@ -100,8 +100,9 @@ type Volume struct {
 type Container struct {
 	Name string `json:"name"`
 	ID   string `json:"id"` // the engine's id of it when the app was configured
-	// Serves is the database that the container serves, if any. Such a container runs on in a rollback.
-	Serves string `json:"serves,omitempty"`
+	// Serves has the names of the databases whose server is in the container. If there are any, the container runs on in a rollback.
+	Serves []string `json:"serves,omitempty"`
+	Port   int      `json:"port,omitempty"` // of that server, in the container
 }
 
 // Gap is a part of an app that cannot be captured or restored.

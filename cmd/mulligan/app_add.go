@@ -29,7 +29,9 @@ a restart may be needed once.
 Where the app runs in containers of Docker or Podman, --unit is compose:PROJECT, with the
 name that "docker compose ls" shows, or container:NAME, and --volume names the volumes to
 be captured: by the names of the compose file, or the engine's. Only who may use the
-engine may name its containers. They are stopped and started, and never made anew.
+engine may name its containers. They are stopped and started, and never made anew. A
+database in one of them needs no port on the host: name the service as its host, as in
+postgres://shop:pw@db:5432/shop.
 
 --run is for a host without systemd: a command that the daemon starts, in the
 workspace, and stops. ` + values.CommandHelp + `

@@ -5,10 +5,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
@@ -26,7 +29,8 @@ and start that daemon if none runs: mulligand --user, found beside this program 
 in PATH.
 
 It looks for git, for SQLite files (by their header), for database URLs such as
-DATABASE_URL in .env, and for databases that a compose file serves on a port of this host, says what will be protected and what not, and asks, unless
+DATABASE_URL in .env, and for a compose project with its databases and volumes, says
+what will be protected and what not, and asks, unless
 --yes or --json is given or it is not run from a terminal. A folder that is an app
 already is left as it is. It also asks whether to make checkpoints by itself, at the
 first write of every turn of an agent's work (--auto; mulligan app set auto=false ends it).
@@ -226,8 +230,14 @@ func (f *initCmd) register(ctx context.Context, client *ipc.Client, dir string, 
 	added, err := client.AddApp(ctx, app)
 	if err != nil && app.Unit != "" && strings.Contains(ipc.Body(err).Message, "unit "+app.Unit) {
 		f.out.Note("init", fmt.Sprintf("the containers and their volumes are NOT protected: %s; once that works: mulligan app set unit=%s%s",
-			ipc.Body(err).Message, app.Unit, volumesKey(found.Project.Volumes)))
+			ipc.Body(err).Message, app.Unit, volumesKey(found.Project.Volumes)+insideKeys(found.Databases)))
 		app.Unit, app.Volumes = "", nil
+		app.Databases = nil
+		for _, db := range found.Databases {
+			if !db.Inside || knownHost(ctx, db.Database) {
+				app.Databases = append(app.Databases, db.Database)
+			}
+		}
 		added, err = client.AddApp(ctx, app)
 	}
 	var left []string
@@ -251,6 +261,30 @@ func (f *initCmd) register(ctx context.Context, client *ipc.Client, dir string, 
 	}
 	f.out.Printf("%s is the app %s now; `mulligan create` makes a checkpoint of it\n", f.out.Text(dir), f.out.Text(added.Slug))
 	return nil
+}
+
+// knownHost reports whether the name of a database's host means something here, without the help of a container engine: so it is in a
+// container of the same project.
+func knownHost(ctx context.Context, db ipc.Database) bool {
+	u, err := url.Parse(db.DSN)
+	if err != nil {
+		return false
+	}
+	const patience = 3 * time.Second
+	short, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	_, err = net.DefaultResolver.LookupHost(short, u.Hostname())
+	return err == nil
+}
+
+// insideKeys are the arguments of `mulligan app set` for the databases that are reached in their containers, each with a space before it.
+func insideKeys(list []detect.Database) (keys string) {
+	for _, db := range list {
+		if db.Inside { // harmless for one that is there already
+			keys += " database=" + appfile.Redact(db.Database)
+		}
+	}
+	return keys
 }
 
 // volumesKey is the argument of `mulligan app set` for volumes, with a space before it.

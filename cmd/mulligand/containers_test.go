@@ -24,15 +24,17 @@ services:
       - -ec
       - |
         bin=$$(ls -d /usr/lib/postgresql/*/bin | tail -1)
-        chown postgres:postgres /data
-        setpriv --reuid 999 --regid 999 --clear-groups $$bin/initdb -D /data/pg -U postgres -A trust --locale=C -E UTF8 -N
-        echo 'host all all all trust' >>/data/pg/pg_hba.conf
+        if [ ! -e /data/pg ]; then
+          chown postgres:postgres /data
+          setpriv --reuid 999 --regid 999 --clear-groups $$bin/initdb -D /data/pg -U postgres -A trust --locale=C -E UTF8 -N
+          echo 'host all all all trust' >>/data/pg/pg_hba.conf
+        fi
         exec setpriv --reuid 999 --regid 999 --clear-groups $$bin/postgres -D /data/pg -c shared_buffers=16MB -c unix_socket_directories=/tmp -c listen_addresses='*'
     volumes: ["/usr:/usr:ro", "rows:/data"]
     ports: ["127.0.0.1:15432:5432"]
   cache:
     image: redis:0
-    command: ["/bin/sh", "-c", "exec redis-server --dir /data --appendonly yes --save ''"]
+    command: ["/bin/sh", "-c", "exec redis-server --dir /data --appendonly yes --save '' --protected-mode no"]
     volumes: ["/usr:/usr:ro", "keys:/data"]
   web:
     image: web:0
@@ -42,58 +44,100 @@ services:
 volumes: {rows: {}, keys: {}, uploads: {}}
 `
 
+// published is the line of the stack that gives the database a port of the host.
+const published = `    ports: ["127.0.0.1:15432:5432"]
+`
+
+// hidden starts a program where the host has no tools of PostgreSQL.
+const hidden = `mount -t tmpfs none /usr/lib/postgresql && mount --bind /dev/null /usr/bin/pg_dump && exec "$@"`
+
+// stackApp is a compose project that runs in an engine of its own, with its folder.
+type stackApp struct {
+	t    testing.TB
+	h    *enginetest.Host
+	ws   string
+	tool string // of the compose project
+}
+
+// startStack writes a compose file and .env, and starts the project as its user would.
+func startStack(t testing.TB, kind enginetest.Kind, text, env string) *stackApp {
+	t.Helper()
+	h := enginetest.Boot(t, kind)
+	usual := map[enginetest.Kind]string{enginetest.Docker: "/run/docker.sock", enginetest.Podman: "/run/podman/podman.sock"}[kind]
+	h.Run(t, "/bin/sh", "-c", `mkdir -p "$(dirname "$2")" && ln -s "$1" "$2"`, "sh", h.Socket, usual)
+	for _, name := range []string{"postgres:0", "redis:0", "web:0"} {
+		h.Run(t, string(kind), "tag", enginetest.Image, name)
+	}
+	c := &stackApp{t, h, filepath.Join(h.Dir, "shop"), map[enginetest.Kind]string{enginetest.Docker: "docker-compose", enginetest.Podman: "podman-compose"}[kind]}
+	if err := os.MkdirAll(filepath.Join(c.ws, "www"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	c.write(filepath.Join(c.ws, "compose.yml"), text)
+	if env != "" {
+		c.write(filepath.Join(c.ws, ".env"), env)
+	}
+	c.write(filepath.Join(c.ws, "www", "index.html"), "good")
+	c.run(c.tool, "up", "-d")
+	return c
+}
+
+func (c *stackApp) write(path, text string) {
+	c.t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// run runs a command in the project's folder.
+func (c *stackApp) run(args ...string) string {
+	c.t.Helper()
+	cmd := c.h.Command(c.t.Context(), append([]string{"/bin/sh", "-c", `cd "$0" && exec "$@"`, c.ws}, args...)...)
+	cmd.Env = append(cmd.Env, "HOME="+c.h.Dir, "XDG_STATE_HOME="+c.h.Dir+"/state", "XDG_CONFIG_HOME="+c.h.Dir+"/config", "XDG_RUNTIME_DIR="+c.h.Dir+"/run")
+	var out, said bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &said
+	if err := cmd.Run(); err != nil {
+		c.t.Fatalf("%q: %v\n%s%s", args, err, out.String(), said.String())
+	}
+	return strings.TrimSpace(out.String())
+}
+
+// in runs a command in a container.
+func (c *stackApp) in(name string, args ...string) string {
+	c.t.Helper()
+	return c.run(append([]string{string(c.h.Kind), "exec", name}, args...)...)
+}
+
+func (c *stackApp) mulligan(args ...string) string {
+	c.t.Helper()
+	return c.run(append([]string{filepath.Join(bin, "mulligan")}, args...)...)
+}
+
 // TestInitContainers protects a compose project by one command, as a user would, and takes it back: the page, rows, keys and uploads. The
-// container with the database that is reached by its port runs on. A run takes one of the kinds of engines; TestContainers of package
-// daemon takes all.
+// container with the database runs on. In half of the cases neither the database has a port on the host, for which the host has no tools, nor
+// Redis, which is captured through its server because it has no volume. A run takes one engine and one case; TestContainers of package
+// daemon takes all engines.
 func TestInitContainers(t *testing.T) {
 	t.Parallel()
 	testkit.Need(t, "postgres", "redis", "python3")
-	for _, i := range testkit.Sample(t, "kinds of engines", len(enginetest.Kinds), 1) {
-		kind := enginetest.Kinds[i]
+	for _, i := range testkit.Sample(t, "engines, with and without ports", 2*len(enginetest.Kinds), 1) {
+		kind, within := enginetest.Kinds[i/2], i%2 == 1
 		t.Run(string(kind), func(t *testing.T) {
 			t.Parallel()
-			h := enginetest.Boot(t, kind)
-			usual := map[enginetest.Kind]string{enginetest.Docker: "/run/docker.sock", enginetest.Podman: "/run/podman/podman.sock"}[kind]
-			h.Run(t, "/bin/sh", "-c", `mkdir -p "$(dirname "$2")" && ln -s "$1" "$2"`, "sh", h.Socket, usual)
-			for _, name := range []string{"postgres:0", "redis:0", "web:0"} {
-				h.Run(t, string(kind), "tag", enginetest.Image, name)
+			text, source, env, keys := stack, "service db in compose.yml", "", "volume keys: its files"
+			if within {
+				text, source, env = strings.Replace(stack, published, "", 1), "DATABASE_URL in .env", "DATABASE_URL=postgres://postgres:hunter2@db:5432/postgres\n"
+				text, keys = strings.Replace(text, `, "keys:/data"`, "", 1), "service cache in compose.yml"
 			}
-			ws := filepath.Join(h.Dir, "shop")
-			page := filepath.Join(ws, "www", "index.html")
-			if err := os.MkdirAll(filepath.Dir(page), 0o755); err != nil {
-				t.Fatal(err)
-			}
-			write := func(path, text string) {
-				t.Helper()
-				if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-			write(filepath.Join(ws, "compose.yml"), stack)
-			write(page, "good")
-			run := func(args ...string) string {
-				t.Helper()
-				cmd := h.Command(t.Context(), append([]string{"/bin/sh", "-c", `cd "$0" && exec "$@"`, ws}, args...)...)
-				cmd.Env = append(cmd.Env, "HOME="+h.Dir, "XDG_STATE_HOME="+h.Dir+"/state", "XDG_CONFIG_HOME="+h.Dir+"/config", "XDG_RUNTIME_DIR="+h.Dir+"/run")
-				var out, said bytes.Buffer
-				cmd.Stdout, cmd.Stderr = &out, &said
-				if err := cmd.Run(); err != nil {
-					t.Fatalf("%q: %v\n%s%s", args, err, out.String(), said.String())
-				}
-				return strings.TrimSpace(out.String())
-			}
-			in := func(name string, args ...string) string {
-				t.Helper()
-				return run(append([]string{string(kind), "exec", name}, args...)...)
-			}
-			run(map[enginetest.Kind]string{enginetest.Docker: "docker-compose", enginetest.Podman: "podman-compose"}[kind], "up", "-d")
+			c := startStack(t, kind, text, env)
+			h, write, run, in := c.h, c.write, c.run, c.in
+			page := filepath.Join(c.ws, "www", "index.html")
 			testkit.Eventually(t, "the database answers", func() bool {
-				_, err := h.Exec("psql", "-h", "127.0.0.1", "-p", "15432", "-U", "postgres", "-c", "SELECT 1")
+				_, err := h.Exec(string(kind), "exec", "shop_db_1", "psql", "-h", "/tmp", "-U", "postgres", "-c", "SELECT 1")
 				return err == nil
 			})
 			sql := func(text string) string {
 				t.Helper()
-				return run("psql", "-h", "127.0.0.1", "-p", "15432", "-U", "postgres", "-qtAc", text)
+				return in("shop_db_1", "psql", "-h", "/tmp", "-U", "postgres", "-qtAc", text)
 			}
 			says := func() string {
 				t.Helper()
@@ -115,12 +159,14 @@ func TestInitContainers(t *testing.T) {
 			in("shop_web_1", "/bin/sh", "-c", "echo one >/data/picture")
 			good, were := says(), ids()
 
-			mulligan := func(args ...string) string {
-				t.Helper()
-				return run(append([]string{filepath.Join(bin, "mulligan")}, args...)...)
+			mulligan := c.mulligan
+			var said string
+			if within {
+				said = run("unshare", "-m", "/bin/sh", "-ec", hidden, "sh", filepath.Join(bin, "mulligan"), "init", "--yes")
+			} else {
+				said = mulligan("init", "--yes")
 			}
-			said := mulligan("init", "--yes")
-			for _, words := range []string{"containers: compose project shop (compose.yml)", "volume keys: its files", "volume uploads: its files", "service db in compose.yml",
+			for _, words := range []string{"containers: compose project shop (compose.yml)", keys, "volume uploads: its files", source,
 				"result\tadded", "state\trunning", "unit\tcompose:shop", "container\tshop_db_1 serves postgres"} {
 				if !strings.Contains(said, words) {
 					t.Errorf("init says nothing of %q:\n%s", words, said)

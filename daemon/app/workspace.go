@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mulligan/daemon/gitref"
+	"mulligan/daemon/layer"
 	"mulligan/daemon/store"
 	"mulligan/errs"
 	"mulligan/ipc"
@@ -34,8 +35,29 @@ func (a *App) Gaps(ctx context.Context) (list []ipc.Gap) {
 			list = append(list, ipc.Gap{Layer: string(l.Name), What: g.What, Remedy: g.Remedy, Blocks: g.Blocks})
 		}
 	}
+	list = append(list, a.containerGaps(ctx)...)
 	for _, g := range repositoryGaps(a.Rec()) {
 		list = append(list, ipc.Gap{Layer: string(snap.Files), What: g.What, Remedy: g.Remedy})
+	}
+	return list
+}
+
+// containerGaps returns what is not captured of the app's containers.
+func (a *App) containerGaps(ctx context.Context) (list []ipc.Gap) {
+	of, ok := a.HostPart().(*layer.Containers)
+	if !ok {
+		return nil
+	}
+	var captured []string
+	for _, v := range a.Rec().Volumes {
+		captured = append(captured, v.FullName)
+	}
+	all, err := of.Uncovered(ctx, captured, a.Rec().Workspace)
+	if err != nil { // that they cannot be asked is a problem of the app's state, which is reported there
+		return nil
+	}
+	for _, u := range all {
+		list = append(list, ipc.Gap{Layer: "containers", What: u.What, Remedy: u.Remedy})
 	}
 	return list
 }

@@ -59,7 +59,7 @@ func (b *Binder) layersOf(ctx context.Context, rec store.App, g *guest, containe
 		rest, skip = append(rest, l), own
 	}
 	for _, db := range rec.Databases {
-		l, err := b.databaseLayer(ctx, rec, db)
+		l, err := b.databaseLayer(ctx, rec, db, containers)
 		if err != nil {
 			return nil, errs.Wrap(errs.Failed, "database "+db.Name, err)
 		}

@@ -1,13 +1,9 @@
 package layer
 
 import (
-	"cmp"
 	"context"
-	"net/netip"
-	"net/url"
 	"path/filepath"
 	"slices"
-	"strconv"
 
 	"mulligan/daemon/store"
 	"mulligan/engine"
@@ -22,7 +18,8 @@ import (
 // Containers is a unit that is containers, with the connection to their engine.
 type Containers struct {
 	*engine.Project
-	e *engine.Engine
+	e    *engine.Engine
+	user privsep.User // with whose rights the engine is reached
 }
 
 // Close ends the connection to the engine.
@@ -38,28 +35,37 @@ const (
 // decides at each connection whether the app's owner may. An engine with volumes of the app must run as root: one of a user's could name
 // any folder, and root would read and write there.
 func (b *Binder) Engine(rec store.App) (*engine.Engine, error) {
-	user := privsep.Self
-	if !b.opt.User && rec.EngineAs != EngineAsRoot {
-		acc, err := b.AccountOf(rec)
-		if err != nil {
-			return nil, err
-		}
-		user = acc.User()
+	user, err := b.engineUser(rec)
+	if err != nil {
+		return nil, err
 	}
 	return engine.New(engine.Config{Socket: rec.Engine, Dial: user.Dial, OfRoot: len(rec.Volumes) > 0 && !b.opt.User})
 }
 
+// engineUser returns the user with whose rights the container engine of an app is reached.
+func (b *Binder) engineUser(rec store.App) (privsep.User, error) {
+	if b.opt.User || rec.EngineAs == EngineAsRoot {
+		return privsep.Self, nil
+	}
+	acc, err := b.AccountOf(rec)
+	return acc.User(), err
+}
+
 // project returns the containers of an app.
 func (b *Binder) project(rec store.App) (*Containers, error) {
+	user, err := b.engineUser(rec)
+	if err != nil {
+		return nil, err
+	}
 	e, err := b.Engine(rec)
 	if err != nil {
 		return nil, err
 	}
 	cfg := engine.ProjectConfig{Unit: rec.Unit, StateDir: filepath.Join(b.StateDir(rec.ID), "containers"), Failpoint: b.opt.Failpoint}
 	for _, c := range rec.Containers {
-		cfg.Members = append(cfg.Members, engine.Member{Name: c.Name, ID: c.ID, Stays: c.Serves != ""})
+		cfg.Members = append(cfg.Members, engine.Member{Name: c.Name, ID: c.ID, Stays: len(c.Serves) > 0})
 	}
-	return &Containers{e.Project(cfg), e}, nil
+	return &Containers{e.Project(cfg), e, user}, nil
 }
 
 // volumeLayers returns the layers of the volumes of an app's containers.
@@ -127,9 +133,22 @@ func (b *Binder) findContainers(ctx context.Context, rec *store.App) error {
 		if err != nil {
 			return err
 		}
-		rec.Containers = append(rec.Containers, ipc.Container{Name: m.Name, ID: m.ID, Serves: servedAt(rec.Databases, ports)})
+		c := ipc.Container{Name: m.Name, ID: m.ID}
+		for _, db := range rec.Databases {
+			if port := servedBy(db, m, ports); port > 0 {
+				c.Serves, c.Port = append(c.Serves, db.Name), port
+			}
+		}
+		rec.Containers = append(rec.Containers, c)
 	}
 	p := e.Project(engine.ProjectConfig{Unit: rec.Unit, Members: members})
+	user, err := b.engineUser(*rec)
+	if err != nil {
+		return err
+	}
+	if err := b.checkServers(ctx, *rec, &Containers{p, e, user}); err != nil {
+		return err
+	}
 	volumes := make([]ipc.Volume, len(rec.Volumes))
 	for i, v := range rec.Volumes {
 		found, err := p.Volume(ctx, v.Name)
@@ -145,25 +164,6 @@ func (b *Binder) findContainers(ctx context.Context, rec *store.App) error {
 	return nil
 }
 
-// servedAt returns the name of the database whose server is reached at one of these ports of the host; "" for none. Such a database is
-// captured and restored through its server, which must be up for that.
-func servedAt(dbs []ipc.Database, ports []int) string {
-	usual := map[string]string{"postgres": "5432", "mysql": "3306", "redis": "6379"}
-	for _, db := range dbs {
-		u, err := url.Parse(db.DSN)
-		if err != nil || usual[db.Driver] == "" || u.Hostname() == "" {
-			continue
-		}
-		if addr, err := netip.ParseAddr(u.Hostname()); u.Hostname() != "localhost" && (err != nil || !addr.IsLoopback()) {
-			continue
-		}
-		if port, err := strconv.Atoi(cmp.Or(u.Port(), usual[db.Driver])); err == nil && slices.Contains(ports, port) {
-			return db.Name
-		}
-	}
-	return ""
-}
-
 // clashes refuses a volume of a container that serves a database: a rollback would restore both, and below a server that runs.
 func clashes(ctx context.Context, p *engine.Project, v engine.Volume, containers []ipc.Container) error {
 	users, err := p.Mounts(ctx, v.Name)
@@ -171,8 +171,8 @@ func clashes(ctx context.Context, p *engine.Project, v engine.Volume, containers
 		return err
 	}
 	for _, c := range containers {
-		if c.Serves != "" && slices.Contains(users, c.Name) {
-			return errs.New(errs.Invalid, "", "volume %s is used by container %s, which serves the database %s", v.Name, c.Name, c.Serves).
+		if len(c.Serves) > 0 && slices.Contains(users, c.Name) {
+			return errs.New(errs.Invalid, "", "volume %s is used by container %s, which serves the database %s", v.Name, c.Name, c.Serves[0]).
 				WithHint("leave one of the two out: the database is captured through its server")
 		}
 	}

@@ -13,12 +13,13 @@ import (
 	"mulligan/snap"
 	"mulligan/snap/mysql"
 	"mulligan/snap/postgres"
+	"mulligan/snap/postgres/logical"
 	"mulligan/snap/redis"
 	"mulligan/snap/sqlite"
 )
 
-// databaseLayer returns the layer of a database with its driver.
-func (b *Binder) databaseLayer(ctx context.Context, rec store.App, db ipc.Database) (Layer, error) {
+// databaseLayer returns the layer of a database with its driver. of are the app's containers, or nil.
+func (b *Binder) databaseLayer(ctx context.Context, rec store.App, db ipc.Database, of *Containers) (Layer, error) {
 	app, dir := string(rec.ID), b.databaseDir(rec.ID, db.Name)
 	l := Layer{Name: DbLayer(db), Kind: Database, Family: db.Driver, About: db.Driver}
 	acc, err := b.AccountOf(rec)
@@ -33,6 +34,7 @@ func (b *Binder) databaseLayer(ctx context.Context, rec store.App, db ipc.Databa
 	if err != nil {
 		return Layer{}, err
 	}
+	server, byName := of.serverOf(rec, db)
 	switch db.Driver {
 	case "sqlite":
 		folder, rel := PlaceOf(rec.Workspace, db.DSN)
@@ -44,6 +46,12 @@ func (b *Binder) databaseLayer(ctx context.Context, rec store.App, db ipc.Databa
 		if err != nil {
 			return Layer{}, err
 		}
+		if server != nil {
+			cfg.Inside = &logical.Inside{Port: server.Port, Run: server.Run}
+			if byName {
+				cfg.Inside.Dial = server.Connect
+			}
+		}
 		return l.bindPostgres(cfg, db.Why)
 	case "mysql":
 		cfg := mysql.Config{
@@ -51,6 +59,9 @@ func (b *Binder) databaseLayer(ctx context.Context, rec store.App, db ipc.Databa
 		}
 		if own != nil {
 			cfg.DSN, cfg.Owner = ownDSN, privsep.Self
+		}
+		if server != nil && byName {
+			cfg.Dial = server.Connect
 		}
 		l.Driver, err = mysql.New(cfg)
 	case "redis":
@@ -60,6 +71,9 @@ func (b *Binder) databaseLayer(ctx context.Context, rec store.App, db ipc.Databa
 		if own != nil {
 			cfg.DSN, cfg.Owner = ownDSN, privsep.Self
 			cfg.Callback = &redis.Callback{Port: own.Call, Socket: filepath.Join(own.at(), callback)}
+		}
+		if server != nil { // also where a port of this host leads to it: through that it would not find the way back
+			cfg.Dial = server.Connect
 		}
 		l.Driver, err = redis.New(cfg)
 	default:

@@ -29,6 +29,7 @@ type unit struct {
 	warnings *warnings
 	steady   time.Duration  // how long a unit is watched after its start
 	before   systemd.Status // how the unit was when the rollback began
+	ran      []string       // the containers that ran then
 	unseen   bool           // a warning says already that the state of the guest is unknown
 }
 
@@ -61,7 +62,9 @@ func (u *unit) ready(ctx context.Context) error {
 	if !ok || !u.stops() {
 		return nil
 	}
-	remarks, err := c.Ready(ctx)
+	var remarks []string
+	var err error
+	u.ran, remarks, err = c.Ready(ctx)
 	for _, words := range remarks {
 		u.warnings.add("%s", words)
 	}
@@ -83,6 +86,9 @@ func (u *unit) stopsAll() bool {
 
 // halt stops the app, or only its part on the host when the rollback leaves the disks alone.
 func (u *unit) halt(ctx context.Context) error {
+	if c, ok := u.a.HostPart().(*layer.Containers); ok {
+		c.Expect(u.ran)
+	}
 	if u.stopsAll() {
 		return u.apps.StopUnit(ctx, u.a)
 	}

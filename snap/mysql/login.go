@@ -148,5 +148,8 @@ func (d *Driver) open(ctx context.Context) (*client.Config, error) {
 	}
 	cfg.Logger = &client.NopLogger{}
 	cfg.DialFunc = d.cfg.Owner.Dial
+	if d.cfg.Dial != nil {
+		cfg.DialFunc = d.cfg.Dial
+	}
 	return cfg, nil
 }

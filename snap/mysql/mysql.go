@@ -6,6 +6,8 @@
 package mysql
 
 import (
+	"context"
+	"net"
 	"time"
 
 	"mulligan/errs"
@@ -29,6 +31,8 @@ type Config struct {
 	Store    *cas.Store
 	// Owner is the user with whose rights the driver reads ~/.my.cnf and connects to the server.
 	Owner privsep.User
+	// Dial connects to the server instead, if the owner does not do so by the DSN alone; nil: the owner does.
+	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 	// Home is the folder of the owner's .my.cnf. Default: the owner's home folder.
 	Home string
 	// BusyTimeout bounds the wait for other users of the tables. Default: 30 s.

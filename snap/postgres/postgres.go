@@ -44,6 +44,7 @@ type Config struct {
 	Owner     privsep.User // logical mode logs in with this user's rights
 	Private   bool         // see [logical.Config]
 	Aside     Aside        // in logical mode, where the first snapshot's contents may be; or nil
+	Inside    *logical.Inside
 	// Cluster is the cluster that the daemon may manage, with its data folder and how to start
 	// and stop it; nil if it may manage none. New copies App, Name, DSN, StateDir and Failpoint
 	// into it. The cluster must have been prepared by [Choose].
@@ -86,7 +87,7 @@ func New(cfg Config) (*Driver, error) {
 func (cfg Config) logical() (snap.Driver, error) {
 	c := logical.Config{
 		App: cfg.App, Name: cfg.Name, DSN: cfg.DSN, StateDir: cfg.dir(Logical), Store: cfg.Store,
-		Owner: cfg.Owner, Private: cfg.Private, Failpoint: cfg.Failpoint,
+		Owner: cfg.Owner, Private: cfg.Private, Inside: cfg.Inside, Failpoint: cfg.Failpoint,
 	}
 	d, err := logical.New(c)
 	if err != nil || cfg.Aside == nil {

@@ -65,7 +65,11 @@ func parseDSN(dsn string) (address, error) {
 // connect opens a connection with the owner's rights, so that the daemon does not help anybody to connect to a server without
 // permission.
 func (d *Driver) connect(ctx context.Context) (net.Conn, error) {
-	c, err := d.cfg.Owner.Dial(ctx, d.server.network, d.server.addr)
+	dial := d.cfg.Owner.Dial
+	if d.cfg.Dial != nil {
+		dial = d.cfg.Dial
+	}
+	c, err := dial(ctx, d.server.network, d.server.addr)
 	if err != nil || d.server.tls == nil {
 		return c, err
 	}

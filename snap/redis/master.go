@@ -76,6 +76,10 @@ func (d *Driver) listen(c *conn) (*master, error) {
 				WithHint("run the daemon on the server's own host")
 		}
 	}
+	if _, direct := c.LocalAddr().(*net.TCPAddr); d.cfg.Dial != nil && !direct {
+		return nil, errs.New(errs.Unsupported, "", "the server is in a container that has no way to this host, which its restore needs").
+			WithHint("protect the volume of its data instead")
+	}
 	v, err := c.config("tls-replication")
 	if err != nil || v == "yes" {
 		if err == nil {

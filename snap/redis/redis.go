@@ -10,6 +10,8 @@
 package redis
 
 import (
+	"context"
+	"net"
 	"time"
 
 	"mulligan/errs"
@@ -32,6 +34,8 @@ type Config struct {
 	Store    *cas.Store
 	// Owner is the user with whose rights the driver connects to the server.
 	Owner privsep.User
+	// Dial connects to the server instead, if the owner does not do so by the DSN alone; nil: the owner does.
+	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 	// Callback is the way from the server to the driver; nil: the address from which the driver connects to the server.
 	Callback *Callback
 	// Timeout bounds how long the server may be silent. Default: 60 s.

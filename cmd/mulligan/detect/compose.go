@@ -120,7 +120,7 @@ func (f *Findings) findServices(root *os.Root, folder string) {
 			}
 		}
 		p := Project{Name: cmp.Or(vars["COMPOSE_PROJECT_NAME"], expand(called, vars), projectName(folder)), File: name}
-		others := 0
+		others := 0 // services that are no databases among the findings, and those that are and are reached in their containers
 		var served []string
 		for _, s := range services {
 			var volumes []string
@@ -129,7 +129,11 @@ func (f *Findings) findServices(root *os.Root, folder string) {
 					volumes = append(volumes, string(v))
 				}
 			}
-			if f.addService(s, vars, name, volumes) {
+			switch f.addService(s, vars, name, volumes) {
+			case inside:
+				others++
+				fallthrough
+			case onHost:
 				served = append(served, volumes...)
 				continue
 			}
@@ -160,38 +164,72 @@ var engines = []engine{
 	{"valkey", "redis", "6379", nil, nil, nil, ""},
 }
 
-// addService adds the database that s serves, if its image is one of a database, and reports whether the database is among the findings.
-// One without a port on this host is captured by its volumes, if it has any.
-func (f *Findings) addService(s service, vars map[string]string, file string, volumes []string) bool {
+// reach is how a service's database among the findings is reached.
+type reach int
+
+const (
+	notFound reach = iota // it is none, or not among the findings
+	onHost                // by a port of this host
+	inside                // in its container, by the service's name
+)
+
+// addService adds the database that s serves, if its image is one of a database, and returns how the database is reached. One that has volumes,
+// and neither a port on this host nor a URL with its name, is captured by its volumes instead; and so is every Redis, whose restore needs
+// a network between it and the daemon.
+func (f *Findings) addService(s service, vars map[string]string, file string, volumes []string) reach {
+	if f.named(s.name) {
+		return inside
+	}
 	at := slices.IndexFunc(engines, func(e engine) bool { return strings.Contains(s.Image, e.word) })
 	if at < 0 {
-		return false
+		return notFound
 	}
 	e, source := engines[at], "service "+s.name+" in "+file
 	port := hostPort(s.Ports, e.port, vars)
-	if port == "" && len(volumes) > 0 {
-		return false
+	if len(volumes) > 0 && (port == "" || e.driver == "redis") {
+		return notFound
 	}
+	host, how := net.JoinHostPort("127.0.0.1", port), onHost
 	if port == "" {
-		f.Unprotected = append(f.Unprotected, fmt.Sprintf("the %s database of %s: it has no port on this host; publish one on 127.0.0.1", e.driver, source))
-		return false
+		host, how = net.JoinHostPort(s.name, e.port), inside
 	}
-	db, err := appfile.ParseDatabase(e.url(s, port, vars))
-	if err == nil && !f.served(db, port) {
+	db, err := appfile.ParseDatabase(e.url(s, host, vars))
+	if err != nil {
+		return notFound
+	}
+	if how == inside && e.driver == "mysql" && s.variable(vars, e.name...) == "" {
+		f.Unprotected = append(f.Unprotected, fmt.Sprintf("the mysql database of %s: its environment names none; `mulligan app set database=mysql://root:PASSWORD@%s/NAME` adds it", source, s.name))
+		return notFound
+	}
+	if port == "" || !f.served(db, port) {
 		f.addDatabase(db, source)
+		f.Databases[len(f.Databases)-1].Inside = how == inside
 	}
-	return err == nil
+	return how
 }
 
-// url returns the URL of the database that s serves on a port of this host.
-func (e engine) url(s service, port string, vars map[string]string) string {
-	get := func(keys ...string) (v string) {
-		for _, k := range keys {
-			v = cmp.Or(v, expand(s.Environment[k], vars))
+// named reports whether the findings have databases of the service with this name: the URLs that the app's own containers use have it as their host.
+func (f *Findings) named(service string) (found bool) {
+	for i := range f.Databases {
+		if u, err := url.Parse(f.Databases[i].DSN); err == nil && u.Hostname() == service && service != "localhost" {
+			f.Databases[i].Inside, found = true, true
 		}
-		return v
 	}
-	u := url.URL{Scheme: e.driver, Host: net.JoinHostPort("127.0.0.1", port), Path: get(e.name...)}
+	return found
+}
+
+// variable returns the first of the variables that is set in the containers of s.
+func (s service) variable(vars map[string]string, keys ...string) (v string) {
+	for _, k := range keys {
+		v = cmp.Or(v, expand(s.Environment[k], vars))
+	}
+	return v
+}
+
+// url returns the URL of the database that s serves at an address.
+func (e engine) url(s service, address string, vars map[string]string) string {
+	get := func(keys ...string) string { return s.variable(vars, keys...) }
+	u := url.URL{Scheme: e.driver, Host: address, Path: get(e.name...)}
 	user, password := cmp.Or(get(e.user...), e.admin), get(e.password...)
 	if user == "root" {
 		password = cmp.Or(get("MARIADB_ROOT_PASSWORD", "MYSQL_ROOT_PASSWORD"), password)

@@ -80,7 +80,7 @@ func TestDetectCompose(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("found %q", got)
 	}
-	if said := strings.Join(found.Unprotected, "\n"); !strings.Contains(said, "service hidden in docker-compose.yml: it has no port") {
+	if said := strings.Join(found.Unprotected, "\n"); !strings.Contains(said, "service hidden in docker-compose.yml: its environment names none") {
 		t.Errorf("said: %s", said)
 	}
 }
@@ -94,6 +94,10 @@ func TestDetectProject(t *testing.T) {
 		{"x", "", "services: {web: {volumes: ['up:/data']}, db: {image: 'postgres:16', ports: ['5432:5432'], volumes: ['rows:/data']}}", "x [up]"},
 		{"x", "", "services: {web: {}, db: {image: 'postgres:16', volumes: ['rows:/data']}}", "x [rows]"},
 		{"x", "", "services: {db: {image: 'postgres:16', ports: ['5432:5432'], volumes: ['rows:/data']}}", " []"},
+		{"x", "", "services: {db: {image: 'postgres:16', environment: {POSTGRES_USER: u, POSTGRES_DB: d}}}", "x [] postgres://u@db:5432/d"}, // without a volume it is captured through its server
+		{"x", "DATABASE_URL=postgres://u@db/d", "services: {web: {}, db: {image: 'postgres:16', volumes: ['rows:/data']}}", "x [] postgres://u@db/d"},
+		{"x", "DATABASE_URL=postgres://u@mine/d", "services: {mine: {build: ., volumes: ['rows:/data']}}", "x [] postgres://u@mine/d"},
+		{"x", "", "services: {c: {image: redis, ports: ['6379:6379'], volumes: ['keys:/data']}}", "x [keys]"},
 	} {
 		dir := filepath.Join(t.TempDir(), tt.folder)
 		if err := os.Mkdir(dir, 0o755); err != nil {
@@ -102,7 +106,13 @@ func TestDetectProject(t *testing.T) {
 		write(t, dir, "compose.yml", tt.text)
 		write(t, dir, ".env", tt.env)
 		found, err := App(t.Context(), dir)
-		if got := fmt.Sprint(found.Project.Name, " ", found.Project.Volumes); err != nil || got != tt.want {
+		got := fmt.Sprint(found.Project.Name, " ", found.Project.Volumes)
+		for _, db := range found.Databases {
+			if db.Inside {
+				got += " " + db.DSN
+			}
+		}
+		if err != nil || got != tt.want {
 			t.Errorf("%s: found %s (%v), want %s", tt.text, got, err, tt.want)
 		}
 	}

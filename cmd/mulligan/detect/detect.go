@@ -53,6 +53,7 @@ const (
 type Database struct {
 	ipc.Database
 	Source string // the setting that names the database; "" if its file was found
+	Inside bool   // it is reached in its container, so only together with the project
 }
 
 // Limits keep detection short, whatever the folder holds.
@@ -180,7 +181,7 @@ func (f *Findings) addDatabase(db ipc.Database, source string) {
 	for n := 2; taken[db.Name]; n++ {
 		db.Name = fmt.Sprintf("%s-%d", name, n)
 	}
-	f.Databases = append(f.Databases, Database{db, source})
+	f.Databases = append(f.Databases, Database{Database: db, Source: source})
 }
 
 // nameOf returns a name for the database file at path.

@@ -42,7 +42,7 @@ func (p *Printer) AppFields(a ipc.App) [][2]string {
 		}
 	}
 	for _, c := range a.Containers {
-		add("container", strings.Join(nonEmpty(c.Name, c.Serves), " serves "))
+		add("container", strings.Join(nonEmpty(c.Name, strings.Join(c.Serves, " and ")), " serves "))
 	}
 	for _, v := range a.Volumes {
 		add("volume", v.Name+" ("+v.FullName+")")

@@ -156,12 +156,14 @@ func (b *builder) restore(ctx context.Context, archive []byte, section string, j
 	c := child{tool: b.tool, name: "pg_restore", file: archive, out: io.Discard, args: []string{
 		"--no-password", "--section=" + section, "--dbname=dbname=" + pglogin.Quote(b.name), "--format=custom",
 	}}
+	if b.tool.dir == "" {
+		jobs = 1 // it reads its standard input
+	}
 	if b.tool.major >= knowsTransactionTimeout && b.server < knowsTransactionTimeout {
 		c.harmless = onlyUnknownSetting // of one process: parallel ones would mix their messages
 	} else {
 		c.args = append(c.args, "--exit-on-error", fmt.Sprint("--jobs=", jobs))
 	}
-	c.args = append(c.args, filePath)
 	return b.d.run(ctx, c)
 }
 

@@ -35,6 +35,8 @@ type Config struct {
 	// Private says that the server is behind a socket in a folder that the daemon may enter, and its owner may not: the driver
 	// connects itself, and the dump programs get the folder open.
 	Private bool
+	// Inside is the container in which the server is; nil: in none that can be entered.
+	Inside *Inside
 	// BinDirs are the folders to search for pg_dump. Default: the usual folders and PATH.
 	BinDirs []string
 	// Jobs is the number of connections that read or write rows in parallel. Default: by the number of CPUs.

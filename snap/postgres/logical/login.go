@@ -103,8 +103,12 @@ func (d *Driver) config(ctx context.Context, db string) (*pgx.ConnConfig, error)
 	}
 	cfg.RuntimeParams = map[string]string{"application_name": "mulligan", "client_encoding": "UTF8"}
 	cfg.DialFunc = d.cfg.Owner.Dial
-	if d.cfg.Private {
+	switch {
+	case d.cfg.Private:
 		cfg.DialFunc = privsep.Self.Dial
+	case d.cfg.Inside != nil && d.cfg.Inside.Dial != nil:
+		cfg.DialFunc = d.cfg.Inside.Dial
+		cfg.LookupFunc = func(_ context.Context, host string) ([]string, error) { return []string{host}, nil } // only the container's network knows the name
 	}
 	cfg.DefaultQueryExecMode = pgx.QueryExecModeSimpleProtocol
 	pgwire.Guard(cfg, &d.refusal)

@@ -11,7 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"strconv"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -34,7 +34,7 @@ type toolbox struct {
 
 // tool is a pair of pg_dump and pg_restore in one folder.
 type tool struct {
-	dir     string
+	dir     string // "" for those in the server's container
 	major   int
 	version string // as pg_dump prints it: "15.18 (Debian …)"
 	stamp   string // identifies the file of this version
@@ -45,7 +45,14 @@ var places = pgbin.Places
 
 // toolsFor returns the tools that dump or load a database of a server with this major version. c is a session on the server.
 func (d *Driver) toolsFor(ctx context.Context, c *conn, major int) (tool, error) {
-	return d.tools.find(ctx, major, func() string { return c.programs(ctx, d.cfg.Owner) })
+	t, err := d.tools.find(ctx, major, func() string { return c.programs(ctx, d.cfg.Owner) })
+	if d.cfg.Inside == nil || err == nil && t.major == major {
+		return t, err
+	}
+	if own, e := d.cfg.Inside.tool(ctx, major); e == nil {
+		return own, nil
+	}
+	return t, err
 }
 
 // find returns the tools of the server's major version or, if they are missing, of the next higher one. beside returns the
@@ -118,12 +125,11 @@ func (b *toolbox) ask(ctx context.Context, dir string) (t tool, err error) {
 	if err := b.owner.Run(cmd, privsep.Options{NoNewPrivs: true}); err != nil {
 		return t, err
 	}
-	_, version, _ := strings.Cut(strings.TrimSpace(out.String()), ") ") // "pg_dump (PostgreSQL) 15.18 (Debian 15.18-0)"
-	major, _, _ := strings.Cut(version, ".")
-	t = tool{dir: dir, version: version, stamp: stamp}
-	if t.major, err = strconv.Atoi(digits(major)); err != nil {
-		return t, err
+	t = parseVersion(out.String())
+	if t.major == 0 {
+		return t, fmt.Errorf("%s prints no version", path)
 	}
+	t.dir, t.stamp = dir, stamp
 	if b.known == nil {
 		b.known = map[string]tool{}
 	}
@@ -146,7 +152,7 @@ type child struct {
 	tool tool
 	name string
 	args []string
-	file []byte    // the tool can read it as the file /proc/self/fd/4
+	file []byte    // nil: none; the tool reads it as the last argument, or where it has none as its standard input
 	out  io.Writer // its standard output
 	// harmless reports whether a tool that failed did everything that matters, given its standard error. Nil: never.
 	harmless func(stderr string) bool
@@ -162,6 +168,9 @@ const (
 
 // run runs a tool to its end as the app's owner. The kernel kills the tool when the daemon ends.
 func (d *Driver) run(ctx context.Context, c child) error {
+	if c.tool.dir == "" {
+		return d.runInside(ctx, c)
+	}
 	line, err := d.passLine(ctx)
 	if err != nil {
 		return err
@@ -185,6 +194,9 @@ func (d *Driver) run(ctx context.Context, c child) error {
 		defer folder.Close() // nothing was written through it
 		given, login.host = append(given, folder), folderPath
 	}
+	if c.file != nil {
+		c.args = append(slices.Clip(c.args), filePath)
+	}
 	bounded := boundedTool(filepath.Join(c.tool.dir, c.name), c.args)
 	cmd := exec.CommandContext(ctx, bounded[0], bounded[1:]...)
 	cmd.Dir, cmd.Env, cmd.ExtraFiles, cmd.Stdout = "/", login.env(passPath), given, c.out
@@ -198,13 +210,24 @@ func (d *Driver) run(ctx context.Context, c child) error {
 		return ctx.Err()
 	}
 	var exit *exec.ExitError
-	if errors.As(err, &exit) && exit.Exited() && c.harmless != nil && c.harmless(stderr.String()) {
-		return nil
-	}
-	if said := stderr.first(); said != "" && errors.As(err, &exit) {
-		return errs.New(errs.Failed, "", "%s: %s", c.name, said)
+	if errors.As(err, &exit) {
+		if !exit.Exited() {
+			c.harmless = nil
+		}
+		return c.failed(stderr, err)
 	}
 	return fmt.Errorf("%s: %w", c.name, err)
+}
+
+// failed returns the error of a tool that ended with the error why, or nil if it did all that matters.
+func (c child) failed(stderr *head, why error) error {
+	if c.harmless != nil && c.harmless(stderr.String()) {
+		return nil
+	}
+	if said := stderr.first(); said != "" {
+		return errs.New(errs.Failed, "", "%s: %s", c.name, said)
+	}
+	return fmt.Errorf("%s: %w", c.name, why)
 }
 
 // passLine returns a password file with one password (libpq, "The Password File").
