@@ -80,7 +80,8 @@
 //
 // An ability that only some drivers have is a small interface of its own, which the daemon finds by a type assertion: [Differ],
 // [ScopedPreparer], [Opener], [Lister], [Rehearser], [Warmer], [SizeEstimator], [GapFinder], [Prechecker], [Maintainer],
-// [LeftoverDropper], [LiveCapturer], [MemoryCapturer], [Salvager], [Adopter], [Seeder], [PathRedactor], [Journal], [Reverter].
+// [LeftoverDropper], [LiveCapturer], [MemoryCapturer], [Salvager], [Adopter], [Seeder], [Transporter],
+// [PathRedactor], [Journal], [Reverter].
 //
 // # Conformance
 //

@@ -182,6 +182,12 @@ func (s *Store) Node(h Hash) (data []byte, refs []Hash, err error) {
 	return c.data, c.refs, nil
 }
 
+// Object reads the blob or node h like Get. If h is a node, Object also returns the hashes of the objects to which it refers.
+func (s *Store) Object(h Hash) (data []byte, refs []Hash, node bool, err error) {
+	c, err := s.read("read an object", h)
+	return c.data, c.refs, c.kind == kindNode, err
+}
+
 // content is the content of one object.
 type content struct {
 	kind   byte

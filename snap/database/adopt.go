@@ -33,10 +33,5 @@ func (d *Driver[T, P]) Adopt(ctx context.Context, from snap.Driver, id, as snap.
 	if s.Hash, err = HashOf(root); err != nil {
 		return s, err
 	}
-	b := d.records.store.Begin()
-	defer b.Discard()
-	if !b.Keep(root.Hash) {
-		return s, errs.New(errs.Corrupt, op, "the contents of %s are not in the content store", id).WithHint("use another checkpoint")
-	}
-	return s, errs.Wrap(errs.Failed, op, b.Commit(cas.Root{Name: d.records.SnapshotRoot(as), Hash: root.Hash, Meta: root.Meta}))
+	return s, errs.Wrap(errs.Failed, op, d.records.keep(cas.Root{Name: d.records.SnapshotRoot(as), Hash: root.Hash, Meta: root.Meta}))
 }

@@ -5,6 +5,7 @@ import (
 
 	"mulligan/errs"
 	"mulligan/snap"
+	"mulligan/snap/cas"
 	"mulligan/snap/files/journal"
 	"mulligan/snap/files/workspace"
 )
@@ -27,15 +28,30 @@ func (d *Driver) Adopt(ctx context.Context, from snap.Driver, id, as snap.Snapsh
 	}
 	b := d.cfg.Store.Begin()
 	defer b.Discard()
-	m, err := journal.Resolve(ctx, d.cfg.Store, root.Hash)
+	hash, err := saveManifest(ctx, d.cfg.Store, b, root.Hash)
+	if err != nil {
+		return s, workspace.Wrap(errs.Failed, op, err)
+	}
+	return d.put(op, b, as, hash, about)
+}
+
+// saveManifest adds to b the nodes that the manifest of the snapshot with the root hash lacks in the store, and returns the
+// manifest's hash. b then keeps the whole snapshot.
+func saveManifest(ctx context.Context, s *cas.Store, b *cas.Batch, root snap.Hash) (snap.Hash, error) {
+	m, err := journal.Resolve(ctx, s, root)
 	if err == nil {
 		err = m.Save(b)
 	}
 	if err != nil {
-		return s, workspace.Wrap(errs.Failed, op, err)
+		return snap.Hash{}, err
 	}
-	about.Mark, about.Place = "", ""
-	next, err := about.root(d.rootName(as), m.Hash)
+	return m.Hash, nil
+}
+
+// put commits b with the snapshot as, whose manifest has the given hash.
+func (d *Driver) put(op string, b *cas.Batch, as snap.SnapshotID, hash snap.Hash, about meta) (s snap.Snapshot, err error) {
+	about.Mark, about.Place = "", "" // these are of the journal of another app
+	next, err := about.root(d.rootName(as), hash)
 	if err != nil {
 		return s, err
 	}
@@ -45,6 +61,6 @@ func (d *Driver) Adopt(ctx context.Context, from snap.Driver, id, as snap.Snapsh
 		return s, workspace.Wrap(errs.Failed, op, err)
 	}
 	return snap.Snapshot{
-		ID: as, Driver: "files", Hash: m.Hash, Quiesced: about.Quiesced, Created: about.Created, Warnings: about.Warnings,
+		ID: as, Driver: "files", Hash: hash, Quiesced: about.Quiesced, Created: about.Created, Warnings: about.Warnings,
 	}, nil
 }

@@ -290,6 +290,9 @@ func (d *Driver) Answers(ctx context.Context) error {
 	return err
 }
 
+// Transporter returns the mode's driver if it is a Transporter: in logical mode.
+func (d *Driver) Transporter() (snap.Transporter, bool) { return snap.TransporterOf(d.Driver) }
+
 // ServerSource returns the mode's driver if it is a ServerSource.
 func (d *Driver) ServerSource() (snap.ServerSource, bool) { return snap.ServerSourceOf(d.Driver) }
 

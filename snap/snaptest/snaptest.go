@@ -191,6 +191,7 @@ var cases = []testCase{
 	{"Sweep", sweep, false},
 	{"CancelledCapture", cancelledCapture, false},
 	{"Rehearse", rehearse, false},
+	{"Transport", transport, false},
 	{"Prepare", prepare, false},
 	{"PrepareAgain", prepareAgain, false},
 	{"SameState", sameState, false},
