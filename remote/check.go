@@ -1,0 +1,113 @@
+package remote
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+
+	"golang.org/x/sync/errgroup"
+
+	"mulligan/errs"
+	"mulligan/remote/s3store"
+)
+
+// Checked is the outcome of a Check.
+type Checked struct {
+	Objects int // packs and entries of the log that were looked at
+	// Problems say, in whole sentences, what is damaged or missing. What they are about is sent again by the next pushes.
+	Problems []string
+}
+
+// Check looks for everything that this host stored at the place and relies on: that it is there, with its size; if full is set,
+// that it has its hash. It needs no identity. What is not as it was sent is forgotten, and so are all checkpoints: each is to be
+// pushed again, which sends what is lacking.
+func (p *Place) Check(ctx context.Context, full bool) (res Checked, err error) {
+	const op = "check the remote"
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	l, err := openLedger(p.cfg.Ledger, p.cfg.Name)
+	if err != nil {
+		return res, errs.Wrap(errs.Failed, op, err)
+	}
+	defer func() { err = errs.Wrap(errs.Failed, op, errs.Also(err, l.close())) }()
+	there := map[string]int64{}
+	for _, folder := range []string{"/packs/", "/log/"} {
+		var list []s3store.Object
+		if list, err = p.cfg.Bucket.List(ctx, p.cfg.Name+folder, ""); err != nil {
+			return res, err
+		}
+		for _, o := range list {
+			there[o.Name] = o.Size
+		}
+	}
+	want := l.stored(p.cfg.Name)
+	problems := make([]string, len(want))
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(readAtOnce)
+	for i, w := range want {
+		g.Go(func() (err error) {
+			problems[i], err = p.checkObject(gctx, w, there, full)
+			return err
+		})
+	}
+	if err = g.Wait(); err != nil {
+		return res, err
+	}
+	res.Objects = len(want)
+	var lost []string
+	for i, problem := range problems {
+		if problem != "" {
+			res.Problems = append(res.Problems, problem)
+			lost = append(lost, want[i].packs...)
+		}
+	}
+	if res.Problems != nil {
+		err = l.write(frame{Forget: &forget{lost}})
+	}
+	return res, err
+}
+
+// stored is an object that this host stored.
+type stored struct {
+	name  string
+	what  string
+	size  int64
+	sum   []byte
+	packs []string // what cannot be relied on if the object is damaged
+}
+
+// stored returns all objects that the ledger knows of.
+func (l *ledger) stored(place string) (list []stored) {
+	for _, k := range l.packs {
+		list = append(list, stored{packName(place, k.Name), "Pack " + k.Name, k.Size, k.Sum, []string{k.Name}})
+	}
+	for _, e := range l.entries {
+		s := stored{logName(place, e.seq), fmt.Sprintf("Entry %d of the log", e.seq), e.size, e.sum, nil}
+		for _, k := range l.packs[e.from:e.to] { // nobody else says what is in them
+			s.packs = append(s.packs, k.Name)
+		}
+		list = append(list, s)
+	}
+	return list
+}
+
+// checkObject returns what is wrong with an object, as a sentence, or "".
+func (p *Place) checkObject(ctx context.Context, w stored, there map[string]int64, full bool) (string, error) {
+	size, ok := there[w.name]
+	switch {
+	case !ok:
+		return w.what + " is missing.", nil
+	case size != w.size:
+		return fmt.Sprintf("%s has %d bytes, and had %d when it was sent.", w.what, size, w.size), nil
+	case !full:
+		return "", nil
+	}
+	data, err := p.cfg.Bucket.Get(ctx, w.name)
+	switch {
+	case errs.KindOf(err) == errs.NotFound:
+		return w.what + " is missing.", nil
+	case err == nil && !bytes.Equal(sum(data), w.sum):
+		return w.what + " is not as it was sent.", nil
+	}
+	return "", err
+}

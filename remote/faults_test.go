@@ -1,0 +1,238 @@
+package remote
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"strings"
+	"testing"
+
+	"mulligan/errs"
+	"mulligan/remote/s3store"
+	"mulligan/remote/s3test"
+	"mulligan/testkit"
+)
+
+// fault is what a proxy does to a request: it answers itself, or drops the server's answer.
+type fault int
+
+const (
+	none     fault = iota
+	busy           // 503 instead of asking the server
+	cutOff         // the connection ends before the server is asked
+	lostDone       // the server is asked, and its answer is lost
+	hang           // nothing is answered
+)
+
+// proxy is a proxy in front of a server, with faults.
+type proxy struct {
+	*httptest.Server
+	fault func(*http.Request) fault
+	hung  chan struct{} // receives from each request that hangs
+}
+
+func newProxy(t *testing.T, endpoint string) *proxy {
+	t.Helper()
+	u, err := url.Parse(endpoint)
+	must(t, err)
+	p := &proxy{hung: make(chan struct{}, 64), fault: func(*http.Request) fault { return none }}
+	forward := httputil.NewSingleHostReverseProxy(u)
+	direct := forward.Director
+	forward.Director = func(r *http.Request) {
+		host := r.Host // it is signed
+		direct(r)
+		r.Host = host
+	}
+	end := make(chan struct{})
+	p.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch p.fault(r) {
+		case busy:
+			w.WriteHeader(http.StatusServiceUnavailable)
+		case cutOff:
+			panic(http.ErrAbortHandler)
+		case lostDone:
+			forward.ServeHTTP(httptest.NewRecorder(), r)
+			panic(http.ErrAbortHandler)
+		case hang:
+			p.hung <- struct{}{}
+			_, _ = io.Copy(io.Discard, r.Body)
+			select {
+			case <-r.Context().Done():
+			case <-end:
+			}
+			panic(http.ErrAbortHandler)
+		default:
+			forward.ServeHTTP(w, r)
+		}
+	}))
+	t.Cleanup(func() {
+		close(end)
+		p.Close()
+	})
+	return p
+}
+
+// Each request of a push may be refused, cut off or answered into the void: it is tried again, and nothing is stored twice.
+func TestFaultsOfTheNetwork(t *testing.T) {
+	t.Parallel()
+	server := s3test.Start(t)
+	p := newProxy(t, server.Endpoint)
+	h := newHost(t, p.URL)
+	var ids []string
+	for name, f := range map[string]fault{"503": busy, "reset": cutOff, "lost": lostDone} {
+		seen := map[string]bool{}
+		p.fault = func(r *http.Request) fault {
+			if r.Method == http.MethodPut && !seen[r.URL.Path] {
+				seen[r.URL.Path] = true
+				return f
+			}
+			return none
+		}
+		h.write(2, 500)
+		h.push("cp-" + name)
+		ids = append(ids, "cp-"+name)
+		if len(seen) != 2 {
+			t.Errorf("%s: %d objects were put", name, len(seen))
+		}
+	}
+	h.whole(ids...)
+	if n := len(server.Files(t)); n != 6 {
+		t.Errorf("the bucket has %d objects", n)
+	}
+}
+
+// A server that hangs costs its deadline, one that is down an error; and a push goes on when the server is back.
+func TestServerAway(t *testing.T) {
+	t.Parallel()
+	server := s3test.Start(t)
+	p := newProxy(t, server.Endpoint)
+	h := newHost(t, p.URL)
+	h.write(2, 500)
+	h.push("cp-1")
+	h.write(2, 500)
+	cp := h.capture("cp-2")
+
+	p.fault = func(*http.Request) fault { return hang }
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	failed := make(chan error)
+	go func() {
+		_, err := h.place.Push(ctx, h.store, cp)
+		failed <- err
+	}()
+	<-p.hung
+	cancel()
+	if err := <-failed; errs.KindOf(err) != errs.Unavailable {
+		t.Errorf("the push was cancelled: %v", err)
+	}
+	p.fault = func(*http.Request) fault { return none }
+	server.Kill(t)
+	if _, err := h.place.Push(t.Context(), h.store, cp); errs.KindOf(err) != errs.Unavailable || errs.HintOf(err) == "" {
+		t.Errorf("the server is down: %v", err)
+	}
+	server.Up(t)
+	h.push("cp-2")
+	h.whole("cp-1", "cp-2")
+}
+
+// Check finds what is damaged, without an identity; and the pushes after it make the place whole again.
+func TestCheckAndMend(t *testing.T) {
+	t.Parallel()
+	server := s3test.Start(t)
+	h := newHost(t, server.Endpoint)
+	random := testkit.Rand(t)
+	var ids []string
+	for _, id := range []string{"cp-1", "cp-2", "cp-3"} {
+		h.write(3, 500)
+		h.push(id)
+		ids = append(ids, id)
+	}
+	files := server.Files(t)
+	for round := range 4 {
+		res, err := h.place.Check(t.Context(), true)
+		must(t, err)
+		if len(res.Problems) > 0 || res.Objects < 6 {
+			t.Fatalf("round %d: %+v", round, res)
+		}
+		path := files[random.IntN(len(files))]
+		data, err := os.ReadFile(path)
+		must(t, err)
+		flipped := round%2 == 0
+		if flipped {
+			data[random.IntN(len(data))] ^= 1
+			must(t, os.WriteFile(path, data, 0o600))
+			if res, err = h.place.Check(t.Context(), false); err != nil || len(res.Problems) > 0 {
+				t.Errorf("sizes alone tell of a flipped bit: %+v, %v", res, err)
+			}
+		} else {
+			must(t, os.Remove(path))
+		}
+		if res, err = h.place.Check(t.Context(), true); err != nil || len(res.Problems) != 1 {
+			t.Fatalf("round %d: %s: %+v, %v", round, path, res, err)
+		}
+		for _, id := range ids {
+			res, err := h.place.Push(t.Context(), h.store, h.recorded(id))
+			must(t, err)
+			if res.Already {
+				t.Fatalf("%s is believed to be whole", id)
+			}
+		}
+		hist, err := h.read()
+		must(t, err)
+		if strings.Contains(path, "/log/") && len(hist.Problems) == 0 {
+			t.Errorf("nobody tells of %s", path)
+		}
+		for _, id := range ids {
+			must(t, h.fetch(hist, id))
+		}
+		h = h.moved(server) // damage stays in a log: go on at another place
+		for _, id := range ids {
+			_, err := h.place.Push(t.Context(), h.store, h.recorded(id))
+			must(t, err)
+		}
+		files = nil
+		for _, f := range server.Files(t) {
+			if strings.Contains(f, h.cfg.Name) {
+				files = append(files, f)
+			}
+		}
+	}
+}
+
+// What the server says of a wrong key, bucket or endpoint is told.
+func TestRefusals(t *testing.T) {
+	t.Parallel()
+	server := s3test.Start(t)
+	for what, c := range map[string]struct {
+		cfg  s3store.Config
+		kind errs.Kind
+	}{
+		"bucket":   {s3store.Config{Bucket: "none", Endpoint: server.Endpoint}, errs.NotFound},
+		"key":      {s3store.Config{Bucket: s3test.Bucket, Endpoint: server.Endpoint, Credentials: keys("AKNOBODY", "x")}, errs.Denied},
+		"secret":   {s3store.Config{Bucket: s3test.Bucket, Endpoint: server.Endpoint, Credentials: keys(s3test.Key, "x")}, errs.Denied},
+		"endpoint": {s3store.Config{Bucket: s3test.Bucket, Endpoint: "http://127.0.0.1:1"}, errs.Unavailable},
+	} {
+		c.cfg.Region, c.cfg.Tries, c.cfg.Pause = "us-east-1", 2, 1
+		if c.cfg.Credentials == nil {
+			c.cfg.Credentials = keys(s3test.Key, s3test.Secret)
+		}
+		s, err := s3store.Open(c.cfg)
+		must(t, err)
+		_, err = s.List(t.Context(), "", "")
+		if errs.KindOf(err) != c.kind || strings.Contains(errs.Words(err), s3test.Secret) {
+			t.Errorf("%s: list: %v", what, err)
+		}
+		if err = s.PutNew(t.Context(), "x", []byte("x")); errs.KindOf(err) != c.kind {
+			t.Errorf("%s: put: %v", what, err)
+		}
+	}
+	for _, bad := range []string{"s3.example.com", "ftp://x", "http://", "http://u:p@x", "http://x/path"} {
+		if _, err := s3store.Open(s3store.Config{Bucket: "b", Endpoint: bad}); errs.KindOf(err) != errs.Invalid {
+			t.Errorf("endpoint %q: %v", bad, err)
+		}
+	}
+}

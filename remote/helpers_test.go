@@ -1,0 +1,211 @@
+package remote
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"testing"
+
+	"filippo.io/age"
+	"github.com/minio/minio-go/v7/pkg/credentials"
+
+	"mulligan/failpoint"
+	"mulligan/remote/s3store"
+	"mulligan/remote/s3test"
+	"mulligan/snap"
+	"mulligan/snap/cas"
+	"mulligan/testkit"
+)
+
+// host is a host with a content store, that writes to a place.
+type host struct {
+	t       *testing.T
+	store   *cas.Store
+	bucket  *s3store.Store
+	cfg     Config
+	place   *Place
+	id      *age.X25519Identity
+	content map[string][]byte // of the present state
+}
+
+// connect returns a store in the server's bucket. endpoint may be that of a proxy.
+func connect(t *testing.T, endpoint string) *s3store.Store {
+	t.Helper()
+	s, err := s3store.Open(s3store.Config{
+		Bucket: s3test.Bucket, Prefix: "some/prefix", Endpoint: endpoint, Region: "us-east-1", Tries: 3, Pause: 1e6,
+		Credentials: keys(s3test.Key, s3test.Secret),
+	})
+	must(t, err)
+	return s
+}
+
+func newHost(t *testing.T, endpoint string) *host {
+	t.Helper()
+	id, err := age.GenerateX25519Identity()
+	must(t, err)
+	h := &host{t: t, bucket: connect(t, endpoint), id: id, content: map[string][]byte{}}
+	h.cfg = Config{Bucket: h.bucket, Name: NewName(), Writer: NewName(), Host: "first-host", Recipients: []age.Recipient{id.Recipient()},
+		Ledger: filepath.Join(t.TempDir(), "ledger")}
+	h.store = openStore(t)
+	h.place = NewPlace(h.cfg)
+	return h
+}
+
+func openStore(t *testing.T) *cas.Store {
+	t.Helper()
+	s, err := cas.Open(t.TempDir(), cas.Options{})
+	must(t, err)
+	t.Cleanup(func() { must(t, s.Close()) })
+	return s
+}
+
+// other returns another host at the same place.
+func (h *host) other() *host {
+	o := *h
+	o.cfg.Writer, o.cfg.Host, o.cfg.Ledger = NewName(), "second-host", filepath.Join(h.t.TempDir(), "ledger")
+	o.place = NewPlace(o.cfg)
+	return &o
+}
+
+// restart stands for a crash of the host's daemon. The steps of the next one call hook.
+func (h *host) restart(hook failpoint.Hook) {
+	h.cfg.Failpoint = hook
+	h.place = NewPlace(h.cfg)
+}
+
+// write changes n things of some bytes each.
+func (h *host) write(n, size int) {
+	for range n {
+		h.content[fmt.Sprintf("file-%04d", len(h.content))] = testkit.Bytes(h.t, size, len(h.content))
+	}
+}
+
+// capture stores the present state, under a node for each of 16 folders, and returns it as a checkpoint.
+func (h *host) capture(id string) Checkpoint {
+	h.t.Helper()
+	b := h.store.Begin()
+	defer b.Discard()
+	folders := map[byte][]snap.Hash{}
+	names := map[byte]string{}
+	for i := range len(h.content) {
+		name := fmt.Sprintf("file-%04d", i)
+		blob, err := b.Blob(h.content[name])
+		must(h.t, err)
+		k := blob[0] % 16
+		folders[k] = append(folders[k], blob)
+		names[k] += name + "\n"
+	}
+	var top []snap.Hash
+	for k := range byte(16) {
+		n, err := b.Node([]byte(fmt.Sprintf("folder %d\n%s", k, names[k])), folders[k])
+		must(h.t, err)
+		top = append(top, n)
+	}
+	root, err := b.Node([]byte("top of "+id), top)
+	must(h.t, err)
+	must(h.t, b.Commit(cas.Root{Name: "test/" + id, Hash: root}))
+	return h.recorded(id)
+}
+
+// recorded returns a checkpoint that was captured.
+func (h *host) recorded(id string) Checkpoint {
+	h.t.Helper()
+	root, err := h.store.Root("test/" + id)
+	must(h.t, err)
+	cp := Checkpoint{ID: id, About: []byte("the checkpoint " + id), App: []byte("the secret app")}
+	cp.SetParts([]Part{{snap.Files, snap.Portable{Driver: "files", Object: root.Hash, Meta: []byte("meta of " + id)}}})
+	return cp
+}
+
+// moved returns the host at a new, empty place.
+func (h *host) moved(s *s3test.Server) *host {
+	o := *h
+	o.bucket = connect(h.t, s.Endpoint)
+	o.cfg.Bucket, o.cfg.Name, o.cfg.Ledger = o.bucket, NewName(), filepath.Join(h.t.TempDir(), "ledger")
+	o.place = NewPlace(o.cfg)
+	return &o
+}
+
+func keys(id, secret string) *credentials.Credentials { return credentials.NewStaticV4(id, secret, "") }
+
+// hash returns the name of a blob in the content store.
+func (h *host) hash(p []byte) snap.Hash {
+	h.t.Helper()
+	b := h.store.Begin()
+	defer b.Discard()
+	sum, err := b.Blob(p)
+	must(h.t, err)
+	return sum
+}
+
+func mustIdentities(t *testing.T) []age.Identity {
+	t.Helper()
+	text, _, err := NewIdentity()
+	must(t, err)
+	ids, err := ParseIdentities(text)
+	must(t, err)
+	return ids
+}
+
+// push captures and pushes the present state.
+func (h *host) push(id string) Pushed {
+	h.t.Helper()
+	res, err := h.place.Push(h.t.Context(), h.store, h.capture(id))
+	must(h.t, err)
+	return res
+}
+
+func (h *host) read() (*History, error) {
+	return Reader{h.bucket, h.cfg.Name, []age.Identity{h.id}}.Read(h.t.Context())
+}
+
+// whole reads the place as another host would, and checks that these checkpoints are on it, in this order, each whole.
+func (h *host) whole(ids ...string) {
+	h.t.Helper()
+	hist, err := h.read()
+	must(h.t, err)
+	var have []string
+	for _, c := range hist.Checkpoints {
+		have = append(have, c.ID)
+	}
+	if fmt.Sprint(have) != fmt.Sprint(ids) || len(hist.Problems) > 0 {
+		h.t.Fatalf("the log has %v, not %v; problems: %v", have, ids, hist.Problems)
+	}
+	for _, id := range ids {
+		must(h.t, h.fetch(hist, id))
+	}
+}
+
+// fetch fetches a checkpoint into an empty store, and checks it against what the first host captured.
+func (h *host) fetch(hist *History, id string) error {
+	cp, err := hist.Find(id)
+	if err != nil {
+		return err
+	}
+	into, err := cas.Open(h.t.TempDir(), cas.Options{})
+	must(h.t, err)
+	defer into.Close()
+	b, err := hist.Fetch(context.WithoutCancel(h.t.Context()), &cp.Checkpoint, into, h.t.TempDir())
+	if err != nil {
+		return err
+	}
+	defer b.Discard()
+	want, err := h.store.Root("test/" + id)
+	must(h.t, err)
+	parts, err := cp.Snapshots()
+	must(h.t, err)
+	if string(cp.About) != "the checkpoint "+id || string(cp.App) != "the secret app" || len(parts) != 1 ||
+		parts[0].Portable.Object != want.Hash || string(parts[0].Portable.Meta) != "meta of "+id || parts[0].Layer != snap.Files {
+		h.t.Fatalf("%s is described as %+v", id, cp)
+	}
+	must(h.t, b.Commit(cas.Root{Name: "x", Hash: parts[0].Portable.Object}))
+	must(h.t, into.Check(h.t.Context(), "x", true))
+	return nil
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

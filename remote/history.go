@@ -1,0 +1,209 @@
+package remote
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	"filippo.io/age"
+	"golang.org/x/sync/errgroup"
+
+	"mulligan/errs"
+	"mulligan/snap"
+)
+
+// Reader reads a place, with an identity.
+type Reader struct {
+	Bucket     Bucket
+	Place      string
+	Identities []age.Identity
+}
+
+// History is what the log of a place says.
+type History struct {
+	reader Reader
+
+	Checkpoints []Logged // oldest first
+	// Problems say, in whole sentences, what of the log is damaged or missing.
+	Problems []string
+	// Warnings say, in whole sentences, what may be missing.
+	Warnings []string
+	lastBad  bool // the newest entry cannot be read
+
+	at map[snap.Hash][]location
+}
+
+// Logged is a checkpoint in the log.
+type Logged struct {
+	Checkpoint
+	Seq  int64
+	Host string
+	Sent time.Time
+}
+
+// location is where an object is.
+type location struct {
+	pack *Pack
+	object
+}
+
+// readAtOnce is the number of objects that are read from a bucket at the same time.
+const readAtOnce = 8
+
+// Read reads the whole log. Damage of an entry is among the Problems; the error is of kind errs.Denied if the identity opens
+// none of the entries.
+func (r Reader) Read(ctx context.Context) (*History, error) {
+	const op = "read the remote's log"
+	list, err := r.Bucket.List(ctx, r.Place+"/log/", "")
+	if err != nil {
+		return nil, errs.Wrap(errs.Failed, op, err)
+	}
+	raw, entries, problems := make([][]byte, len(list)), make([]*entry, len(list)), make([]error, len(list))
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(readAtOnce)
+	for i, o := range list {
+		g.Go(func() error {
+			raw[i], entries[i], problems[i] = r.entry(gctx, o.Name)
+			switch errs.KindOf(problems[i]) {
+			case "", errs.Corrupt, errs.NotFound, errs.Denied: // an entry whose head is damaged is for nobody
+				return nil
+			}
+			return problems[i]
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return nil, errs.Wrap(errs.Failed, op, err)
+	}
+	if i := slices.IndexFunc(problems, func(err error) bool { return errs.KindOf(err) == errs.Denied }); i >= 0 && !slices.ContainsFunc(entries, func(e *entry) bool { return e != nil }) {
+		return nil, errs.Wrap(errs.Denied, op, problems[i])
+	}
+	h := &History{reader: r, at: map[snap.Hash][]location{}}
+	next := int64(1)
+	var prev []byte // hash of the entry before; nil: it is missing
+	for i, o := range list {
+		n, err := seqOf(r.Place, o.Name)
+		if err != nil {
+			h.problem("%s.", err)
+			continue
+		}
+		if n > next {
+			h.problem("Entries %d to %d of the log are missing.", next, n-1)
+			prev = nil
+		}
+		next = n + 1
+		e := entries[i]
+		h.lastBad = e == nil
+		if e == nil {
+			h.problem("Entry %d of the log cannot be read: %s.", n, errs.Words(problems[i]))
+			prev = sum(raw[i])
+			continue
+		}
+		if prev != nil && !bytes.Equal(prev, e.Prev) {
+			h.problem("Entry %d of the log is not the one that entry %d was written after.", n-1, n)
+		}
+		prev = sum(raw[i])
+		h.add(n, e)
+	}
+	return h, h.orphans(ctx)
+}
+
+func (h *History) problem(format string, args ...any) {
+	h.Problems = append(h.Problems, fmt.Sprintf(format, args...))
+}
+
+// entry reads one entry of the log.
+func (r Reader) entry(ctx context.Context, name string) (raw []byte, e *entry, err error) {
+	if raw, err = r.Bucket.Get(ctx, name); err != nil {
+		return raw, nil, err
+	}
+	writer, sealed, err := cutEntry(raw)
+	if err != nil {
+		return raw, nil, err
+	}
+	body, err := open(sealed, r.Identities)
+	if err != nil {
+		return raw, nil, err
+	}
+	e = &entry{}
+	if err := json.Unmarshal(body, e); err != nil {
+		return raw, nil, &errs.Error{Kind: errs.Corrupt, Message: "the entry is damaged", Err: err}
+	}
+	if e.Place != r.Place || logName(r.Place, e.Seq) != name || e.Writer != writer {
+		return raw, nil, errs.New(errs.Corrupt, "", "what is there was written as another entry")
+	}
+	return raw, e, nil
+}
+
+// add takes an entry into the history.
+func (h *History) add(n int64, e *entry) {
+	for i := range e.Packs {
+		p := &e.Packs[i]
+		list, err := p.objects()
+		if err != nil || !isName(p.Name) {
+			h.problem("Entry %d of the log names a pack whose index is damaged.", n)
+			continue
+		}
+		for _, o := range list {
+			h.at[o.hash] = append(h.at[o.hash], location{p, o})
+		}
+	}
+	if e.Checkpoint != nil { // one that was sent again replaces what was sent first
+		h.Checkpoints = slices.DeleteFunc(h.Checkpoints, func(c Logged) bool { return c.ID == e.Checkpoint.ID })
+		h.Checkpoints = append(h.Checkpoints, Logged{*e.Checkpoint, n, e.Host, e.At})
+	}
+}
+
+// packs returns the packs that the log names, by name.
+func (h *History) packs() map[string]*Pack {
+	all := map[string]*Pack{}
+	for _, list := range h.at {
+		for _, l := range list {
+			all[l.pack.Name] = l.pack
+		}
+	}
+	return all
+}
+
+// orphans warns of packs that no entry names.
+func (h *History) orphans(ctx context.Context) error {
+	there, err := h.reader.Bucket.List(ctx, h.reader.Place+"/packs/", "")
+	if err != nil {
+		return errs.Wrap(errs.Failed, "list the remote's packs", err)
+	}
+	named, lost := h.packs(), 0
+	for _, o := range there {
+		if named[o.Name[len(h.reader.Place+"/packs/"):]] == nil {
+			lost++
+		}
+	}
+	if lost > 0 {
+		h.Warnings = append(h.Warnings, fmt.Sprintf(
+			"No entry of the log names %d of the remote's packs: a push was cut short, or newer entries of the log were removed.", lost))
+	}
+	return nil
+}
+
+// Newest returns the newest checkpoint. If a newer one may be damaged or missing, it returns an error of kind errs.Corrupt.
+func (h *History) Newest() (*Logged, error) {
+	if h.lastBad {
+		return nil, errs.New(errs.Corrupt, "", "the newest entry of the remote's log cannot be read").
+			WithHint("name an older checkpoint to go to: --at CP")
+	}
+	if len(h.Checkpoints) == 0 {
+		return nil, errs.New(errs.NotFound, "", "there is no checkpoint on the remote")
+	}
+	return &h.Checkpoints[len(h.Checkpoints)-1], nil
+}
+
+// Find returns the checkpoint with this id.
+func (h *History) Find(id string) (*Logged, error) {
+	for i := len(h.Checkpoints) - 1; i >= 0; i-- {
+		if h.Checkpoints[i].ID == id {
+			return &h.Checkpoints[i], nil
+		}
+	}
+	return nil, errs.New(errs.NotFound, "", "checkpoint %.64q is not on the remote", id)
+}

@@ -1,0 +1,98 @@
+package remote
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+
+	"mulligan/errs"
+	"mulligan/snap"
+)
+
+// packBytes is the size, before compression, at which a pack is sent.
+const packBytes = 16 << 20
+
+// Pack describes a pack.
+type Pack struct {
+	Name string `json:"name"`
+	// Sum is the SHA-256 of its sealed bytes.
+	Sum  []byte `json:"sum"`
+	Size int64  `json:"size"` // of its sealed bytes
+	// Index says which objects it holds, in their order: for each its hash, and its length as a varint, with 1 added to its double
+	// for a node.
+	Index []byte `json:"index"`
+}
+
+// packing is a pack that is being filled.
+type packing struct {
+	data  []byte
+	index []byte
+}
+
+// add adds an object. The data of a node follow its refs: their number, as a varint, and the hashes.
+func (p *packing) add(h snap.Hash, data []byte, refs []snap.Hash, node bool) {
+	at := len(p.data)
+	if node {
+		p.data = binary.AppendUvarint(p.data, uint64(len(refs)))
+		for _, r := range refs {
+			p.data = append(p.data, r[:]...)
+		}
+	}
+	p.data = append(p.data, data...)
+	n := uint64(len(p.data)-at) << 1
+	if node {
+		n |= 1
+	}
+	p.index = binary.AppendUvarint(append(p.index, h[:]...), n)
+}
+
+// object is where an object is in a pack.
+type object struct {
+	hash   snap.Hash
+	node   bool
+	off, n int
+}
+
+// objects decodes a pack's index.
+func (p *Pack) objects() (list []object, err error) {
+	off := 0
+	for rest := p.Index; len(rest) > 0; {
+		if len(rest) < len(snap.Hash{}) {
+			return nil, damagedIndex(p)
+		}
+		h := snap.Hash(rest[:len(snap.Hash{})])
+		rest = rest[len(h):]
+		v, used := binary.Uvarint(rest)
+		n := v >> 1
+		if used <= 0 || n > maxPlain || off+int(n) > maxPlain {
+			return nil, damagedIndex(p)
+		}
+		rest = rest[used:]
+		list = append(list, object{h, v&1 == 1, off, int(n)})
+		off += int(n)
+	}
+	return list, nil
+}
+
+func damagedIndex(p *Pack) error {
+	return errs.New(errs.Corrupt, "", "the index of pack %.40q is damaged", p.Name)
+}
+
+// splitNode returns the parts of a node's bytes in a pack.
+func splitNode(p []byte) (data []byte, refs []snap.Hash, err error) {
+	n, used := binary.Uvarint(p)
+	size := uint64(len(snap.Hash{}))
+	if used <= 0 || n > uint64(len(p))/size || n*size > uint64(len(p)-used) {
+		return nil, nil, errs.New(errs.Corrupt, "", "a node in a pack is damaged")
+	}
+	p = p[used:]
+	for range n {
+		refs = append(refs, snap.Hash(p[:size]))
+		p = p[size:]
+	}
+	return p, refs, nil
+}
+
+func sum(p []byte) []byte {
+	s := sha256.Sum256(p)
+	return s[:]
+}

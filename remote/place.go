@@ -1,0 +1,238 @@
+package remote
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"filippo.io/age"
+
+	"mulligan/errs"
+	"mulligan/failpoint"
+)
+
+// Config says where a place is, and who writes to it.
+type Config struct {
+	Bucket     Bucket
+	Name       string // of the place
+	Writer     string // of this host, at this place
+	Host       string // this host's name for people; it is sealed
+	Recipients []age.Recipient
+	Ledger     string // path of the ledger, in a folder that exists
+	Now        func() time.Time
+	Failpoint  failpoint.Hook // for tests
+}
+
+// Place is the place of one app on a remote, as the host sees it that writes to it. Safe for concurrent use.
+type Place struct {
+	cfg Config
+	mu  sync.Mutex
+}
+
+// NewPlace returns the place.
+func NewPlace(cfg Config) *Place {
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	return &Place{cfg: cfg}
+}
+
+// entry is an entry of the log, as it is sealed.
+type entry struct {
+	Place      string      `json:"place"`
+	Seq        int64       `json:"seq"`
+	Writer     string      `json:"writer"`
+	Host       string      `json:"host"`
+	At         time.Time   `json:"at"`
+	Prev       []byte      `json:"prev"` // hash of the entry before it, as it is in the bucket
+	TakeOver   bool        `json:"take_over,omitempty"`
+	Packs      []Pack      `json:"packs,omitempty"`
+	Checkpoint *Checkpoint `json:"checkpoint,omitempty"`
+}
+
+// magic begins each entry of the log. The writer's name follows, and a line feed.
+const magic = "mulligan 1 "
+
+// cutEntry splits an entry's bytes into the name of its writer and what is sealed.
+func cutEntry(data []byte) (writer string, sealed []byte, err error) {
+	head, sealed, ok := bytes.Cut(data, []byte("\n"))
+	writer, is := strings.CutPrefix(string(head), magic)
+	if !ok || !is || !isName(writer) {
+		return "", nil, errs.New(errs.Corrupt, "", "it is not an entry of mulligan's log")
+	}
+	return writer, sealed, nil
+}
+
+// errOlder is the error of an entry whose number this host has used already: the ledger is older than the log.
+var errOlder = errors.New("the ledger is older than the log")
+
+// append writes the next entry of the log.
+func (p *Place) append(ctx context.Context, l *ledger, e entry, sent *Sent) error {
+	e.Place, e.Seq, e.Prev, e.Writer, e.Host = p.cfg.Name, l.next, l.prev, p.cfg.Writer, p.cfg.Host
+	e.At = p.cfg.Now().UTC()
+	e.Packs = l.pending
+	body, err := json.Marshal(e)
+	if err != nil {
+		return errs.Wrap(errs.Internal, "", err)
+	}
+	sealed, err := seal(body, p.cfg.Recipients)
+	if err != nil {
+		return err
+	}
+	data := append([]byte(magic+p.cfg.Writer+"\n"), sealed...)
+	in := intent{Seq: e.Seq, Sum: sum(data), Size: int64(len(data)), Named: len(l.pending), Sent: sent}
+	if sent != nil {
+		sent.Seq, sent.At = e.Seq, e.At
+	}
+	if err := p.cfg.Failpoint.At("push: intent"); err != nil {
+		return err
+	}
+	if err := l.write(frame{Intent: &in}); err != nil {
+		return err
+	}
+	if err := p.cfg.Failpoint.At("push: entry"); err != nil {
+		return err
+	}
+	err = p.cfg.Bucket.PutNew(ctx, logName(p.cfg.Name, e.Seq), data)
+	if errs.KindOf(err) == errs.Conflict {
+		return p.meet(ctx, l, e.Seq)
+	}
+	if err != nil {
+		return err
+	}
+	if err := p.cfg.Failpoint.At("push: wrote"); err != nil {
+		return err
+	}
+	return l.write(frame{Wrote: in.Sum})
+}
+
+// errWritten is the error of meet if the entry is one that this host meant to write earlier.
+var errWritten = errors.New("an earlier entry was written after all")
+
+// meet looks at the entry that is in the log under the number seq, and notes what follows from it.
+func (p *Place) meet(ctx context.Context, l *ledger, seq int64) error {
+	data, err := p.cfg.Bucket.Get(ctx, logName(p.cfg.Name, seq))
+	if err != nil {
+		return err
+	}
+	if s := sum(data); l.intentOf(s) != nil {
+		if err := l.write(frame{Wrote: s}); err != nil {
+			return err
+		}
+		return errWritten
+	}
+	writer, _, err := cutEntry(data)
+	if err != nil {
+		return errs.Wrap(errs.Corrupt, logName(p.cfg.Name, seq), err)
+	}
+	if writer == p.cfg.Writer {
+		return errOlder
+	}
+	if err := l.write(frame{Lost: &Lost{writer, seq, p.cfg.Now().UTC()}}); err != nil {
+		return err
+	}
+	return l.lost.err()
+}
+
+// err returns the error of every push to a place that another host has taken over.
+func (l *Lost) err() error {
+	return errs.New(errs.Conflict, "", "another host writes to this remote; this host saw that %s and stopped writing", l.Seen.Format("on 2006-01-02 at 15:04 UTC")).
+		WithHint("mulligan push --take-over makes this host the one that writes, and the other one stop")
+}
+
+// settle finds out whether an entry was written of which a crash or a lost answer left this host in doubt.
+func (p *Place) settle(ctx context.Context, l *ledger) error {
+	if len(l.intents) == 0 {
+		return nil
+	}
+	err := p.meet(ctx, l, l.next)
+	if errs.KindOf(err) == errs.NotFound || errors.Is(err, errWritten) {
+		return nil
+	}
+	return err
+}
+
+// skipAhead brings a ledger that is older than the log to the log's end. Nothing that it knows is believed any more.
+func (p *Place) skipAhead(ctx context.Context, l *ledger) error {
+	list, err := p.cfg.Bucket.List(ctx, p.cfg.Name+"/log/", "")
+	if err != nil {
+		return err
+	}
+	r := reset{Next: 1}
+	if len(list) > 0 {
+		last := list[len(list)-1].Name
+		n, err := seqOf(p.cfg.Name, last)
+		if err != nil {
+			return err
+		}
+		data, err := p.cfg.Bucket.Get(ctx, last)
+		if err != nil {
+			return err
+		}
+		r = reset{n + 1, sum(data)}
+	}
+	return l.write(frame{Reset: &r})
+}
+
+// seqOf returns the number of the log's entry with this name.
+func seqOf(place, name string) (n int64, err error) {
+	digits := strings.TrimPrefix(name, place+"/log/")
+	if _, err = fmt.Sscanf(digits, "%d", &n); err != nil || n < 1 || logName(place, n) != name {
+		return 0, errs.New(errs.Corrupt, "", "%.200q is not an entry of mulligan's log", name)
+	}
+	return n, nil
+}
+
+// TakeOver makes this host the one that writes to the place. Everything is sent again by the next push: what the other host left
+// is not known here.
+func (p *Place) TakeOver(ctx context.Context) (err error) {
+	const op = "take the remote over"
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	l, err := openLedger(p.cfg.Ledger, p.cfg.Name)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errs.Also(err, l.close()) }()
+	for range 5 {
+		if err = p.skipAhead(ctx, l); err != nil {
+			break
+		}
+		err = p.append(ctx, l, entry{TakeOver: true}, nil)
+		if errs.KindOf(err) != errs.Conflict && !errors.Is(err, errOlder) && !errors.Is(err, errWritten) {
+			break // else the other host was a moment faster
+		}
+	}
+	return errs.Wrap(errs.Failed, op, err)
+}
+
+// Status is what the ledger knows.
+type Status struct {
+	Sent  []Sent // oldest first
+	Lost  *Lost
+	Packs int
+	Bytes int64 // of the objects that this host stored since it took the place
+}
+
+// Status returns what this host knows of the place. It sends no request.
+func (p *Place) Status() (s Status, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	l, _, err := readLedger(p.cfg.Ledger, p.cfg.Name)
+	if err != nil {
+		return s, err
+	}
+	s = Status{Sent: l.sent, Lost: l.lost, Packs: len(l.packs)}
+	for _, k := range l.packs {
+		s.Bytes += k.Size
+	}
+	for _, e := range l.entries {
+		s.Bytes += e.size
+	}
+	return s, nil
+}

@@ -1,0 +1,216 @@
+package remote
+
+import (
+	"context"
+	"errors"
+
+	"mulligan/errs"
+	"mulligan/snap"
+)
+
+// atOnce is the number of packs that are sent at the same time.
+const atOnce = 3
+
+// Pushed is what a push did.
+type Pushed struct {
+	Objects int   // objects that the remote lacked
+	Packs   int   // packs sent
+	Bytes   int64 // of these packs
+	Already bool  // the checkpoint was there
+}
+
+// Push sends a checkpoint: what the remote lacks of its objects, and the entry that names it. The objects must stay in from until
+// Push returns. What a push that failed has sent is not sent again.
+func (p *Place) Push(ctx context.Context, from Objects, cp Checkpoint) (res Pushed, err error) {
+	op := "push " + cp.ID
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	l, err := openLedger(p.cfg.Ledger, p.cfg.Name)
+	if err != nil {
+		return res, errs.Wrap(errs.Failed, op, err)
+	}
+	defer func() { err = errs.Wrap(errs.Failed, op, errs.Also(err, l.close())) }()
+	if l.lost != nil {
+		return res, l.lost.err()
+	}
+	err = p.settle(ctx, l)
+	for range 5 {
+		if errors.Is(err, errOlder) {
+			err = p.skipAhead(ctx, l)
+		}
+		if err != nil && !errors.Is(err, errWritten) {
+			return res, err
+		}
+		if l.has(cp.ID) {
+			res.Already = true
+			return res, nil
+		}
+		if err = p.push(ctx, l, from, cp, &res); err == nil {
+			return res, nil
+		}
+	}
+	return res, err
+}
+
+func (p *Place) push(ctx context.Context, l *ledger, from Objects, cp Checkpoint, res *Pushed) error {
+	parts, err := cp.Snapshots()
+	if err != nil {
+		return err
+	}
+	sending, cancel := context.WithCancel(ctx)
+	s := &sender{p: p, l: l, from: from, ctx: sending, seen: map[snap.Hash]struct{}{}, res: res}
+	for _, part := range parts {
+		if err = s.walk(part.Portable.Object); err != nil {
+			break
+		}
+	}
+	if err == nil {
+		err = s.end()
+	}
+	cancel()
+	s.drain()
+	if err != nil {
+		return err
+	}
+	return p.append(ctx, l, entry{Checkpoint: &cp}, &Sent{ID: cp.ID, About: cp.About, Left: cp.Left})
+}
+
+// sender sends the objects that a remote lacks. Objects below a node are sent, and noted in the ledger, before it.
+type sender struct {
+	p    *Place
+	l    *ledger
+	from Objects
+	ctx  context.Context
+	seen map[snap.Hash]struct{}
+	res  *Pushed
+
+	blobs, nodes packing    // nodes are together, so that who reads a tree need not get its contents
+	flying       []*sending // in the order in which they are noted
+}
+
+// sending is a pack on its way.
+type sending struct {
+	pack Pack
+	err  error
+	done chan struct{}
+}
+
+func (s *sender) walk(h snap.Hash) error {
+	if h.IsZero() {
+		return nil
+	}
+	if _, ok := s.l.known[h]; ok {
+		return nil
+	}
+	if _, ok := s.seen[h]; ok {
+		return nil
+	}
+	if err := s.ctx.Err(); err != nil {
+		return err
+	}
+	data, refs, node, err := s.from.Object(h)
+	if err != nil {
+		return err
+	}
+	for _, r := range refs {
+		if err := s.walk(r); err != nil {
+			return err
+		}
+	}
+	s.seen[h] = struct{}{}
+	s.res.Objects++
+	if !node {
+		s.blobs.add(h, data, nil, false)
+		if len(s.blobs.data) < packBytes {
+			return nil
+		}
+		return s.send(&s.blobs)
+	}
+	s.nodes.add(h, data, refs, true)
+	if len(s.nodes.data) < packBytes {
+		return nil
+	}
+	if err := s.send(&s.blobs); err != nil {
+		return err
+	}
+	return s.send(&s.nodes)
+}
+
+// end sends what is left, and waits until all is sent and noted.
+func (s *sender) end() error {
+	if len(s.blobs.data)+len(s.nodes.data) <= packBytes {
+		s.blobs.data = append(s.blobs.data, s.nodes.data...)
+		s.blobs.index = append(s.blobs.index, s.nodes.index...)
+		s.nodes = packing{}
+	}
+	for _, p := range []*packing{&s.blobs, &s.nodes} {
+		if err := s.send(p); err != nil {
+			return err
+		}
+	}
+	for len(s.flying) > 0 {
+		if err := s.land(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// send begins to send a pack, and empties it.
+func (s *sender) send(p *packing) error {
+	if len(p.index) == 0 {
+		return nil
+	}
+	for len(s.flying) >= atOnce {
+		if err := s.land(); err != nil {
+			return err
+		}
+	}
+	f := &sending{done: make(chan struct{})}
+	f.pack = Pack{Name: NewName(), Index: p.index}
+	data := p.data
+	*p = packing{}
+	s.flying = append(s.flying, f)
+	go func() {
+		defer close(f.done)
+		f.err = s.put(&f.pack, data)
+	}()
+	return nil
+}
+
+// put seals a pack's data and stores them.
+func (s *sender) put(p *Pack, data []byte) error {
+	sealed, err := seal(data, s.p.cfg.Recipients)
+	if err != nil {
+		return err
+	}
+	p.Sum, p.Size = sum(sealed), int64(len(sealed))
+	if err := s.p.cfg.Failpoint.At("push: pack"); err != nil {
+		return err
+	}
+	return s.p.cfg.Bucket.PutNew(s.ctx, packName(s.p.cfg.Name, p.Name), sealed)
+}
+
+// land waits for the oldest pack on its way, and notes it.
+func (s *sender) land() error {
+	f := s.flying[0]
+	<-f.done
+	s.flying = s.flying[1:]
+	if f.err != nil {
+		return f.err
+	}
+	if err := s.p.cfg.Failpoint.At("push: sent"); err != nil {
+		return err
+	}
+	s.res.Packs++
+	s.res.Bytes += f.pack.Size
+	return s.l.write(frame{Pack: &f.pack})
+}
+
+// drain waits for the packs that are still on their way after an error.
+func (s *sender) drain() {
+	for _, f := range s.flying {
+		<-f.done
+	}
+	s.flying = nil
+}

@@ -1,0 +1,226 @@
+package remote
+
+import (
+	"bytes"
+	"encoding/hex"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"mulligan/errs"
+	"mulligan/remote/s3test"
+	"mulligan/testkit"
+)
+
+// What is pushed comes back on another host; a push costs what changed; and nothing in the bucket can be read.
+func TestPushAndFetch(t *testing.T) {
+	t.Parallel()
+	server := s3test.Start(t)
+	h := newHost(t, server.Endpoint)
+	h.write(180, 100<<10) // more than one pack
+	if res := h.push("cp-1"); res.Packs < 2 || res.Objects != 197 {
+		t.Errorf("the first push: %+v", res)
+	}
+	h.write(10, 1000)
+	before := h.bucket.Usage()
+	res := h.push("cp-2")
+	now := h.bucket.Usage()
+	if n := now.Requests - before.Requests; n != 2 || res.Packs != 1 || now.Sent-before.Sent > 64<<10 {
+		t.Errorf("the push of ten small files took %d requests: %+v", n, res)
+	}
+	if res := h.push("cp-2"); !res.Already || h.bucket.Usage() != now {
+		t.Errorf("pushed again: %+v", res)
+	}
+	h.whole("cp-1", "cp-2")
+
+	var known [][]byte
+	for _, p := range h.content {
+		blob := h.hash(p)
+		known = append(known, p[:32], blob[:], []byte(hex.EncodeToString(blob[:])))
+	}
+	for _, word := range []string{"cp-1", "cp-2", "file-0001", "folder", "the secret app", "meta of", "first-host", "checkpoint"} {
+		known = append(known, []byte(word))
+	}
+	files := server.Files(t)
+	if len(files) < 5 {
+		t.Fatalf("the bucket has %d objects", len(files))
+	}
+	for _, path := range files {
+		data, err := os.ReadFile(path)
+		must(t, err)
+		for _, k := range known {
+			if bytes.Contains(data, k) || strings.Contains(path, string(k)) {
+				t.Fatalf("%s has %q", path, k)
+			}
+		}
+	}
+	_, err := Reader{h.bucket, h.cfg.Name, mustIdentities(t)}.Read(t.Context())
+	if errs.KindOf(err) != errs.Denied {
+		t.Errorf("another identity reads the log: %v", err)
+	}
+}
+
+// Whatever is done to one object of the bucket, a checkpoint comes back as it was, or not at all and with a sentence.
+func TestDamagedBucket(t *testing.T) {
+	t.Parallel()
+	server := s3test.Start(t)
+	h := newHost(t, server.Endpoint)
+	for _, id := range []string{"cp-1", "cp-2", "cp-3"} {
+		h.write(5, 500)
+		h.push(id)
+	}
+	files := server.Files(t)
+	if len(files) != 6 {
+		t.Fatalf("the bucket has %d objects", len(files))
+	}
+	random := testkit.Rand(t)
+	var contents [][]byte
+	for _, path := range files {
+		data, err := os.ReadFile(path)
+		must(t, err)
+		contents = append(contents, data)
+	}
+	for i, path := range files {
+		was := contents[i]
+		flipped := bytes.Clone(was)
+		flipped[random.IntN(len(was))] ^= 1 << random.IntN(8)
+		cases := map[string][]byte{"flipped": flipped, "cut": was[:random.IntN(len(was))], "empty": {}, "removed": nil}
+		for j, other := range contents {
+			if j != i {
+				cases["replaced by "+filepath.Base(files[j])] = other
+			}
+		}
+		for what, data := range cases {
+			aside := filepath.Join(filepath.Dir(filepath.Dir(filepath.Dir(path))), "aside")
+			if data == nil {
+				must(t, os.Rename(path, aside)) // the file keeps the attributes in which the server notes things
+			} else {
+				must(t, os.WriteFile(path, data, 0o600))
+			}
+			h.checkDamaged(filepath.Base(path)+" "+what, strings.Contains(path, "/log/"))
+			if data == nil {
+				must(t, os.Rename(aside, path))
+			}
+			must(t, os.WriteFile(path, was, 0o600))
+		}
+	}
+	h.whole("cp-1", "cp-2", "cp-3")
+}
+
+// checkDamaged checks what can be fetched of a place of which one object is damaged.
+func (h *host) checkDamaged(what string, log bool) {
+	h.t.Helper()
+	hist, err := h.read()
+	must(h.t, err)
+	told := len(hist.Problems) > 0 || len(hist.Warnings) > 0
+	failed := 0
+	for _, id := range []string{"cp-1", "cp-2", "cp-3"} {
+		if err := h.fetch(hist, id); err != nil {
+			failed++
+			if k := errs.KindOf(err); k != errs.Corrupt && k != errs.NotFound || len(errs.Words(err)) < 20 {
+				h.t.Errorf("%s: %s: %v", what, id, err)
+			}
+		}
+	}
+	if failed == 0 || log && !told {
+		h.t.Errorf("%s: %d of 3 cannot be fetched; problems %q, warnings %q", what, failed, hist.Problems, hist.Warnings)
+	}
+}
+
+// The host that another one took the place over from stops with a sentence, and may take it back.
+func TestTwoHosts(t *testing.T) {
+	t.Parallel()
+	a := newHost(t, s3test.Start(t).Endpoint)
+	a.write(5, 500)
+	a.push("cp-1")
+	b := a.other()
+	b.write(1, 500)
+	_, err := b.place.Push(t.Context(), b.store, b.capture("cp-2"))
+	if errs.KindOf(err) != errs.Conflict || !strings.Contains(errs.Words(err), "--take-over") {
+		t.Fatalf("a second host pushes: %v", err)
+	}
+	must(t, b.place.TakeOver(t.Context()))
+	b.push("cp-2")
+	a.write(1, 500)
+	for range 2 {
+		if _, err = a.place.Push(t.Context(), a.store, a.capture("cp-3")); errs.KindOf(err) != errs.Conflict {
+			t.Fatalf("the first host pushes on: %v", err)
+		}
+		a.restart(nil)
+	}
+	st, err := a.place.Status()
+	if err != nil || st.Lost == nil || st.Lost.Writer != b.cfg.Writer {
+		t.Errorf("the first host's status: %+v, %v", st, err)
+	}
+	b.write(1, 500)
+	b.push("cp-4")
+	a.whole("cp-1", "cp-2", "cp-4")
+	must(t, a.place.TakeOver(t.Context()))
+	a.push("cp-3")
+	a.whole("cp-1", "cp-2", "cp-4", "cp-3")
+}
+
+// A ledger that is lost, cut, flipped, older or of another place costs requests, and nothing else.
+func TestLedgerNotBelieved(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, s3test.Start(t).Endpoint)
+	random := testkit.Rand(t)
+	h.write(5, 500)
+	h.push("cp-1")
+	older, err := os.ReadFile(h.cfg.Ledger)
+	must(t, err)
+	ids := []string{"cp-1"}
+	for what, spoil := range map[string]func([]byte) []byte{
+		"lost":    func([]byte) []byte { return nil },
+		"cut":     func(p []byte) []byte { return p[:random.IntN(len(p))] },
+		"flipped": func(p []byte) []byte { p[random.IntN(len(p))] ^= 4; return p },
+		"older":   func([]byte) []byte { return older },
+		"longer":  func(p []byte) []byte { return append(p, "more"...) },
+	} {
+		data, err := os.ReadFile(h.cfg.Ledger)
+		must(t, err)
+		must(t, os.WriteFile(h.cfg.Ledger, spoil(data), 0o600))
+		h.restart(nil)
+		h.write(2, 500)
+		h.push("cp-" + what)
+		ids = append(ids, "cp-"+what)
+		h.whole(ids...)
+	}
+}
+
+// A push that ends at any of its steps is finished by the next one, and sends nothing twice that was noted.
+func TestPushCutShort(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, s3test.Start(t).Endpoint)
+	cut := errors.New("cut short")
+	h.write(5, 500)
+	h.push("cp-0")
+	ids := []string{"cp-0"}
+	for _, step := range []string{"push: pack", "push: sent", "push: intent", "push: entry", "push: wrote"} {
+		h.write(2, 500)
+		id := "cp-" + step[6:]
+		cp := h.capture(id)
+		h.restart(func(at string) error {
+			if at == step {
+				return cut
+			}
+			return nil
+		})
+		if _, err := h.place.Push(t.Context(), h.store, cp); !errors.Is(err, cut) {
+			t.Fatalf("%s: %v", step, err)
+		}
+		h.restart(nil)
+		res, err := h.place.Push(t.Context(), h.store, cp)
+		must(t, err)
+		if noted := step != "push: pack" && step != "push: sent"; noted && res.Objects != 0 {
+			t.Errorf("%s: %d objects are sent again", step, res.Objects)
+		}
+		if res.Already != (step == "push: wrote") {
+			t.Errorf("%s: %+v", step, res)
+		}
+		ids = append(ids, id)
+		h.whole(ids...)
+	}
+}

@@ -1,0 +1,92 @@
+package remote
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"strings"
+
+	"filippo.io/age"
+	"github.com/klauspost/compress/zstd"
+
+	"mulligan/errs"
+)
+
+// maxPlain bounds what a sealed object may grow to when it is opened, in bytes.
+const maxPlain = 1 << 30
+
+// ParseRecipients returns the recipients that texts name, such as age1….
+func ParseRecipients(texts []string) (list []age.Recipient, err error) {
+	const op = "read recipients"
+	for _, text := range texts {
+		r, err := age.ParseRecipients(strings.NewReader(text))
+		if err != nil || len(r) != 1 || strings.Contains(text, "\n") {
+			return nil, errs.New(errs.Invalid, op, "%.100q is not a recipient", text).
+				WithHint("a recipient is like age1…: mulligan remote key new makes one, with its identity")
+		}
+		list = append(list, r...)
+	}
+	if len(list) == 0 {
+		return nil, errs.New(errs.Invalid, op, "a remote needs a recipient, who alone can read what is sent").
+			WithHint("mulligan remote key new makes an identity and its recipient: --recipient age1…")
+	}
+	return list, nil
+}
+
+// ParseIdentities returns the identities of an identity file's text.
+func ParseIdentities(text string) ([]age.Identity, error) {
+	list, err := age.ParseIdentities(strings.NewReader(text))
+	if err != nil { // the error may repeat the text
+		return nil, errs.New(errs.Invalid, "read the identity", "the text is not that of an identity file").
+			WithHint("an identity file has a line AGE-SECRET-KEY-1…, as mulligan remote key new writes it")
+	}
+	return list, nil
+}
+
+// NewIdentity returns the text of a new identity file, and its recipient.
+func NewIdentity() (file, recipient string, err error) {
+	id, err := age.GenerateX25519Identity()
+	if err != nil {
+		return "", "", errs.Wrap(errs.Internal, "make an identity", err)
+	}
+	recipient = id.Recipient().String()
+	return "# recipient: " + recipient + "\n" + id.String() + "\n", recipient, nil
+}
+
+var (
+	encoder, _ = zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedDefault))
+	decoder, _ = zstd.NewReader(nil, zstd.WithDecoderMaxMemory(maxPlain))
+)
+
+// seal compresses p and encrypts it for the recipients.
+func seal(p []byte, to []age.Recipient) ([]byte, error) {
+	var out bytes.Buffer
+	w, err := age.Encrypt(&out, to...)
+	if err == nil {
+		_, err = w.Write(encoder.EncodeAll(p, nil))
+	}
+	if err == nil {
+		err = w.Close()
+	}
+	return out.Bytes(), errs.Wrap(errs.Internal, "seal", err)
+}
+
+// open decrypts what seal returned. All of it is checked before any of it is returned.
+func open(sealed []byte, ids []age.Identity) ([]byte, error) {
+	r, err := age.Decrypt(bytes.NewReader(sealed), ids...)
+	if wrong := new(age.NoIdentityMatchError); errors.As(err, &wrong) {
+		return nil, errs.New(errs.Denied, "", "the identity is not one that this is sealed for").WithHint("use the identity of the remote's recipient")
+	}
+	var packed []byte
+	if err == nil {
+		packed, err = io.ReadAll(r)
+	}
+	var p []byte
+	if err == nil {
+		p, err = decoder.DecodeAll(packed, nil)
+	}
+	if err != nil {
+		return nil, &errs.Error{Kind: errs.Corrupt, Message: "the object is damaged", Err: err}
+	}
+	return p, nil
+}
