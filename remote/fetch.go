@@ -50,7 +50,7 @@ func (f *fetcher) get(h snap.Hash) error {
 		return nil
 	}
 	if err := f.ctx.Err(); err != nil {
-		return err
+		return errs.Wrap(errs.Unavailable, "", err)
 	}
 	var why error
 	for _, at := range f.h.at[h] {

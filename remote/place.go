@@ -219,10 +219,8 @@ type Status struct {
 	Bytes int64 // of the objects that this host stored since it took the place
 }
 
-// Status returns what this host knows of the place. It sends no request.
+// Status returns what this host knows of the place. It sends no request, and waits for none: a push may be under way.
 func (p *Place) Status() (s Status, err error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	l, _, err := readLedger(p.cfg.Ledger, p.cfg.Name)
 	if err != nil {
 		return s, err

@@ -106,7 +106,7 @@ func (s *sender) walk(h snap.Hash) error {
 		return nil
 	}
 	if err := s.ctx.Err(); err != nil {
-		return err
+		return errs.Wrap(errs.Unavailable, "", err)
 	}
 	data, refs, node, err := s.from.Object(h)
 	if err != nil {

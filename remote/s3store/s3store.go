@@ -29,7 +29,7 @@ type Config struct {
 	Region   string // "" asks the server
 	// Credentials are asked at each request; nil is the environment and the usual AWS files.
 	Credentials *credentials.Credentials
-	// Wait bounds one request, and each try of it: 1 minute if 0.
+	// Wait bounds each try of a request, beside the time that its bytes take at 64 KiB/s: 1 minute if 0.
 	Wait time.Duration
 	// Tries is how often a request is tried: 5 if 0.
 	Tries int
@@ -57,6 +57,12 @@ type Object struct {
 	Name string // without the prefix
 	Size int64
 }
+
+// slowest is the least number of bytes a second at which objects are waited for, and usual the size for which a get waits.
+const (
+	slowest = 64 << 10
+	usual   = 16 << 20
+)
 
 // maxObject bounds what is read of one object, in bytes: a server that sends more than was ever stored fills no memory.
 const maxObject = 256 << 20
@@ -132,7 +138,7 @@ func (s *Store) path(name string) string {
 // unique, as sealed data is.
 func (s *Store) PutNew(ctx context.Context, name string, data []byte) error {
 	op := "put " + name
-	err := s.try(ctx, op, func(ctx context.Context) error {
+	err := s.try(ctx, op, int64(len(data)), func(ctx context.Context) error {
 		opts := minio.PutObjectOptions{ContentType: "application/octet-stream", DisableMultipart: true,
 			SendContentMd5: true, // AWS wants it where objects are locked
 		}
@@ -158,7 +164,7 @@ func (s *Store) PutNew(ctx context.Context, name string, data []byte) error {
 
 // Get returns the content of an object. The error is of kind errs.NotFound if there is none.
 func (s *Store) Get(ctx context.Context, name string) (data []byte, err error) {
-	err = s.try(ctx, "get "+name, func(ctx context.Context) error {
+	err = s.try(ctx, "get "+name, usual, func(ctx context.Context) error {
 		o, err := s.client.GetObject(ctx, s.cfg.Bucket, s.path(name), minio.GetObjectOptions{})
 		if err != nil {
 			return err
@@ -199,7 +205,7 @@ func (s *Store) Folders(ctx context.Context) (list []string, err error) {
 }
 
 func (s *Store) list(ctx context.Context, opts minio.ListObjectsOptions, each func(minio.ObjectInfo), reset func()) error {
-	return s.try(ctx, "list the remote", func(ctx context.Context) error {
+	return s.try(ctx, "list the remote", 0, func(ctx context.Context) error {
 		ctx, cancel := context.WithCancel(ctx) // else the goroutine of a list that is left early stays
 		defer cancel()
 		reset()
@@ -215,7 +221,7 @@ func (s *Store) list(ctx context.Context, opts minio.ListObjectsOptions, each fu
 
 // Stat returns what the server says of an object. The error is of kind errs.NotFound if there is none.
 func (s *Store) Stat(ctx context.Context, name string) (o Object, err error) {
-	err = s.try(ctx, "look at "+name, func(ctx context.Context) error {
+	err = s.try(ctx, "look at "+name, 0, func(ctx context.Context) error {
 		info, err := s.client.StatObject(ctx, s.cfg.Bucket, s.path(name), minio.StatObjectOptions{})
 		o = Object{name, info.Size}
 		return err
@@ -225,16 +231,16 @@ func (s *Store) Stat(ctx context.Context, name string) (o Object, err error) {
 
 // Delete deletes an object. An object that does not exist is no error.
 func (s *Store) Delete(ctx context.Context, name string) error {
-	return s.try(ctx, "delete "+name, func(ctx context.Context) error {
+	return s.try(ctx, "delete "+name, 0, func(ctx context.Context) error {
 		return s.client.RemoveObject(ctx, s.cfg.Bucket, s.path(name), minio.RemoveObjectOptions{})
 	})
 }
 
-// try calls f until it succeeds, fails for good, or was tried often enough.
-func (s *Store) try(ctx context.Context, op string, f func(context.Context) error) error {
+// try calls f until it succeeds, fails for good, or was tried often enough. size is the number of bytes that f sends or receives.
+func (s *Store) try(ctx context.Context, op string, size int64, f func(context.Context) error) error {
 	pause := s.cfg.Pause
 	for i := 1; ; i++ {
-		err := s.once(ctx, f)
+		err := s.once(ctx, size, f)
 		if err == nil {
 			return nil
 		}
@@ -258,8 +264,8 @@ func (s *Store) try(ctx context.Context, op string, f func(context.Context) erro
 	}
 }
 
-func (s *Store) once(ctx context.Context, f func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, s.cfg.Wait)
+func (s *Store) once(ctx context.Context, size int64, f func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.Wait+time.Duration(size)*time.Second/slowest)
 	defer cancel()
 	return f(ctx)
 }
