@@ -171,7 +171,7 @@ func KeepServer(ctx context.Context, owner privsep.User, folder, name, as string
 	if _, err := asowner.Mkdir.Call(ctx, owner, asowner.NewFolder{Path: to}); err != nil {
 		return false, err
 	}
-	data := asowner.ClusterCopy{From: filepath.Join(folder, name, own.ClusterData), To: filepath.Join(to, own.ClusterData)}
+	data := asowner.ClusterCopy{From: filepath.Join(folder, name, own.ClusterData), To: filepath.Join(to, own.ClusterData), Whole: true}
 	_, err = asowner.Copy.Call(ctx, owner, data)
 	if err == nil {
 		_, err = asowner.Arrange.Call(ctx, owner, asowner.Arrangement{Dir: to, Sync: true, Files: own.ClusterFiles()})

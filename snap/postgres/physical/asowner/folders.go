@@ -18,6 +18,7 @@ import (
 type ClusterCopy struct {
 	From, To string
 	Live     bool // From belongs to a running server: its transient files are left out
+	Whole    bool // From belongs to a server that was shut down: its log is copied too, so that a server can be started in To
 }
 
 // Copy copies a data folder. To must not exist.
@@ -26,7 +27,11 @@ var Copy = privsep.Define("physical.copy", func(ctx context.Context, c ClusterCo
 	if c.Live {
 		omit = transient
 	}
-	return none{}, copyCluster(ctx, c.From, c.To, omit)
+	empty := emptied
+	if c.Whole {
+		empty = nil
+	}
+	return none{}, copyCluster(ctx, c.From, c.To, empty, omit)
 })
 
 // Arrangement names the small files of a data folder that [Arrange] removes and writes.

@@ -38,16 +38,16 @@ func transient(rel string) bool {
 	return strings.HasPrefix(name, "pgsql_tmp") || name == "pg_internal.init" || strings.HasPrefix(name, "pg_internal.init.")
 }
 
-// copyCluster copies the data folder src to dst, except the files that omit selects. dst must not exist. Files share extents if
+// copyCluster copies the data folder src to dst, except the files that omit selects and the contents of the folders in empty. dst must not exist. Files share extents if
 // the file system can do that. Files may appear and disappear meanwhile. copyCluster runs as the owner.
-func copyCluster(ctx context.Context, src, dst string, omit func(rel string) bool) error {
-	if err := copyDir(ctx, src, dst, "", omit); err != nil {
+func copyCluster(ctx context.Context, src, dst string, empty []string, omit func(rel string) bool) error {
+	if err := copyDir(ctx, src, dst, "", empty, omit); err != nil {
 		return err
 	}
 	return os.MkdirAll(filepath.Join(dst, "pg_wal", "archive_status"), 0o700)
 }
 
-func copyDir(ctx context.Context, src, dst, rel string, omit func(string) bool) error {
+func copyDir(ctx context.Context, src, dst, rel string, empty []string, omit func(string) bool) error {
 	from, to := filepath.Join(src, rel), filepath.Join(dst, rel)
 	info, err := os.Lstat(from)
 	if err != nil {
@@ -56,7 +56,7 @@ func copyDir(ctx context.Context, src, dst, rel string, omit func(string) bool) 
 	if err := os.Mkdir(to, info.Mode().Perm()); err != nil {
 		return err
 	}
-	if slices.Contains(emptied, rel) {
+	if slices.Contains(empty, rel) {
 		return nil
 	}
 	entries, err := os.ReadDir(from)
@@ -80,7 +80,7 @@ func copyDir(ctx context.Context, src, dst, rel string, omit func(string) bool) 
 		switch {
 		case omit(name):
 		case e.IsDir():
-			err = copyDir(ctx, src, dst, name, omit)
+			err = copyDir(ctx, src, dst, name, empty, omit)
 		case e.Type().IsRegular():
 			err = copyFile(filepath.Join(src, name), filepath.Join(dst, name))
 		case e.Type() == fs.ModeSymlink:
