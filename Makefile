@@ -54,14 +54,14 @@ deps:
 	rm -f $$log
 
 # Some tests build the programs they run: Go's cache of results knows nothing of those. Most wait for
-# servers, disks and guests: twice as many packages at a time as there are processors, and in each twice as many tests.
+# servers, disks and guests: one package more at a time than there are processors, and in each twice as many tests.
 # The race detector watches Go's memory. SQLite, translated from C, keeps its own outside of it: watching that finds nothing and
 # takes three times as long. BLAKE3 computes on what it is given alone, and takes three times as long as well. Those packages
 # alone: they have no generic code. One that has, built without the detector, can be where the
 # linker takes the code of a sync.Map from, for the whole program; and then races are reported that are none.
 # make lint vets.
 RACE := -race -gcflags=modernc.org/sqlite/lib=-race=false -gcflags=github.com/zeebo/blake3/...=-race=false
-TEST_FLAGS := -count=1 -vet=off $(RACE) -p $(shell expr $$(nproc) \* 2) -parallel $(shell expr $$(nproc) \* 2) -timeout 60m $(TAGS)
+TEST_FLAGS := -count=1 -vet=off $(RACE) -p $(shell expr $$(nproc) + 1) -parallel $(shell expr $$(nproc) \* 2) -timeout 60m $(TAGS)
 
 # What takes longest begins first: else the last package runs alone.
 LONGEST := ./daemon ./cmd/mulligand ./snap/disk ./snap/postgres/physical ./snap/postgres/logical ./snap/files ./snap/mysql ./snap/redis ./snap/sqlite ./engine ./systemd
