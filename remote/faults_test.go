@@ -40,13 +40,10 @@ func newProxy(t *testing.T, endpoint string) *proxy {
 	u, err := url.Parse(endpoint)
 	must(t, err)
 	p := &proxy{hung: make(chan struct{}, 64), fault: func(*http.Request) fault { return none }}
-	forward := httputil.NewSingleHostReverseProxy(u)
-	direct := forward.Director
-	forward.Director = func(r *http.Request) {
-		host := r.Host // it is signed
-		direct(r)
-		r.Host = host
-	}
+	forward := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) {
+		r.SetURL(u)
+		r.Out.Host = r.In.Host // it is signed
+	}}
 	end := make(chan struct{})
 	p.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch p.fault(r) {

@@ -35,7 +35,7 @@ func (a *App) Gaps(ctx context.Context) (list []ipc.Gap) {
 			list = append(list, ipc.Gap{Layer: string(l.Name), What: g.What, Remedy: g.Remedy, Blocks: g.Blocks})
 		}
 	}
-	list = append(list, a.containerGaps(ctx)...)
+	list = append(list, containerGaps(ctx, a)...)
 	for _, g := range repositoryGaps(a.Rec()) {
 		list = append(list, ipc.Gap{Layer: string(snap.Files), What: g.What, Remedy: g.Remedy})
 	}
@@ -43,7 +43,7 @@ func (a *App) Gaps(ctx context.Context) (list []ipc.Gap) {
 }
 
 // containerGaps returns what is not captured of the app's containers.
-func (a *App) containerGaps(ctx context.Context) (list []ipc.Gap) {
+func containerGaps(ctx context.Context, a *App) (list []ipc.Gap) {
 	of, ok := a.HostPart().(*layer.Containers)
 	if !ok {
 		return nil

@@ -79,7 +79,7 @@ func (d *Driver) capture(ctx context.Context, op, root string, req snap.CaptureR
 		err = d.cfg.Failpoint.At("stored")
 	}
 	if err == nil && root != d.warmName() {
-		err = d.cool()
+		err = cool(d)
 	}
 	if err != nil {
 		return snap.Snapshot{}, workspace.Wrap(errs.Failed, op, err)
@@ -92,7 +92,7 @@ func (d *Driver) capture(ctx context.Context, op, root string, req snap.CaptureR
 
 // cool deletes the root that Warm made, because a snapshot now refers to the same contents. Otherwise these would be counted as
 // shared.
-func (d *Driver) cool() error {
+func cool(d *Driver) error {
 	_, err := d.cfg.Store.Root(d.warmName())
 	if errs.KindOf(err) == errs.NotFound {
 		return nil

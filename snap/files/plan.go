@@ -95,7 +95,7 @@ func (d *Driver) putPlan(id snap.RestoreID, p *plan, b *cas.Batch) (cas.Root, er
 }
 
 // savePlan replaces the stored plan durably.
-func (d *Driver) savePlan(id snap.RestoreID, p *plan) error {
+func savePlan(d *Driver, id snap.RestoreID, p *plan) error {
 	b := d.cfg.Store.Begin()
 	defer b.Discard()
 	r, err := d.putPlan(id, p, b)
@@ -106,7 +106,7 @@ func (d *Driver) savePlan(id snap.RestoreID, p *plan) error {
 }
 
 // loadPlan reads the plan of a switch. The error is of kind errs.NotFound if there is none.
-func (d *Driver) loadPlan(id snap.RestoreID) (*plan, error) {
+func loadPlan(d *Driver, id snap.RestoreID) (*plan, error) {
 	r, err := d.cfg.Store.Root(d.planRoot(id))
 	if err != nil {
 		return nil, err

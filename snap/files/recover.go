@@ -43,7 +43,7 @@ func (d *Driver) Resume(ctx context.Context, id snap.RestoreID) (snap.Switch, er
 	if err := checkID(op, string(id)); err != nil {
 		return nil, err
 	}
-	p, err := d.loadPlan(id)
+	p, err := loadPlan(d, id)
 	if errs.KindOf(err) == errs.NotFound {
 		return nil, errs.New(errs.NotFound, op, "no restore %s is under way", id)
 	}
@@ -57,7 +57,7 @@ func (d *Driver) Resume(ctx context.Context, id snap.RestoreID) (snap.Switch, er
 func (c *change) set(s state) error {
 	p := *c.plan
 	p.State = s
-	if err := c.d.savePlan(c.id, &p); err != nil {
+	if err := savePlan(c.d, c.id, &p); err != nil {
 		return err
 	}
 	c.plan = &p

@@ -43,16 +43,16 @@ func (d *Driver) Seed(ctx context.Context, from snap.Driver, id snap.SnapshotID)
 		_, err = d.applier.CheckAllowed(ctx, op, deltas, d.applier.FileOwner(now.Root.Uid), now.Manifest, target, nil)
 	}
 	if err == nil {
-		made, err = d.seed(ctx, op, b, other, deltas)
+		made, err = seed(ctx, d, op, b, other, deltas)
 	}
 	if err != nil {
 		return workspace.Wrap(errs.Failed, op, err)
 	}
 	var both errgroup.Group
 	if made > 0 {
-		both.Go(d.syncAll) // while what was made is examined
+		both.Go(func() error { return syncAll(d) }) // while what was made is examined
 	}
-	both.Go(func() error { return d.bring(ctx, op, b, target) })
+	both.Go(func() error { return bring(ctx, d, op, b, target) })
 	err = both.Wait()
 	if err == nil {
 		_ = d.walker.Cache.Save(d.cfg.StateDir) // without it, a restart reads every file again
@@ -61,7 +61,7 @@ func (d *Driver) Seed(ctx context.Context, from snap.Driver, id snap.SnapshotID)
 }
 
 // seed copies the files of the deltas that another workspace has, and makes the folders. It returns the number of both.
-func (d *Driver) seed(ctx context.Context, op string, b *cas.Batch, other *Driver, deltas []diff.Delta) (made int, err error) {
+func seed(ctx context.Context, d *Driver, op string, b *cas.Batch, other *Driver, deltas []diff.Delta) (made int, err error) {
 	source, err := other.ws.Open()
 	if err != nil {
 		return 0, err
@@ -80,7 +80,7 @@ func (d *Driver) seed(ctx context.Context, op string, b *cas.Batch, other *Drive
 }
 
 // syncAll makes everything in the workspace durable.
-func (d *Driver) syncAll() error {
+func syncAll(d *Driver) error {
 	root, err := d.ws.Open()
 	if err != nil {
 		return err
@@ -89,7 +89,7 @@ func (d *Driver) syncAll() error {
 }
 
 // bring restores what the present state of the workspace lacks of the target, and proves the result.
-func (d *Driver) bring(ctx context.Context, op string, b *cas.Batch, target *manifest.Manifest) error {
+func bring(ctx context.Context, d *Driver, op string, b *cas.Batch, target *manifest.Manifest) error {
 	now, err := d.present(ctx, op, b, nil)
 	if err != nil {
 		return err

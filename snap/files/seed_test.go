@@ -142,7 +142,7 @@ func TestSeedShared(t *testing.T) {
 	must(t, err)
 	deltas, err := fork.compare(t.Context(), empty.Manifest, target, nil)
 	must(t, err)
-	copies, err := fork.seed(t.Context(), "test", b, parent.Driver, deltas)
+	copies, err := seed(t.Context(), fork.Driver, "test", b, parent.Driver, deltas)
 	must(t, err)
 	if copies != n || len(regulars(t, fork.dir)) != n {
 		t.Fatalf("%d files were copied, and there are %d", copies, len(regulars(t, fork.dir)))
