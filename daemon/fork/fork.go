@@ -11,7 +11,6 @@ package fork
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"regexp"
 	"slices"
@@ -368,7 +367,10 @@ func (s *Service) pause(ctx context.Context, a *app.App) (begin func() error, er
 		return err
 	}
 	if runs {
-		if err := errors.Join(mark(true), s.apps.StopUnit(ctx, a)); err != nil {
+		if err := mark(true); err != nil { // it is recorded before the stop, or the fork runs on
+			return func() error { return nil }, err
+		}
+		if err := s.apps.StopUnit(ctx, a); err != nil {
 			return begin, err
 		}
 	}
