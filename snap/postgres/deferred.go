@@ -45,8 +45,9 @@ type origin struct {
 }
 
 var (
-	_ snap.Rehearser = (*deferred)(nil)
-	_ snap.Differ    = (*deferred)(nil)
+	_ snap.Rehearser   = (*deferred)(nil)
+	_ snap.Differ      = (*deferred)(nil)
+	_ snap.Transporter = (*deferred)(nil)
 )
 
 // asideFile returns the path of the file that names the snapshot whose contents are in an Aside.
@@ -194,6 +195,13 @@ func (d *deferred) Rehearse(ctx context.Context, as snap.RestoreID, id snap.Snap
 		return err
 	}
 	return d.Driver.Rehearse(ctx, as, id)
+}
+
+func (d *deferred) Export(ctx context.Context, id snap.SnapshotID) (snap.Portable, func(), error) {
+	if err := d.need(ctx, id); err != nil {
+		return snap.Portable{}, nil, err
+	}
+	return d.Driver.Export(ctx, id)
 }
 
 // Shape returns "" for a snapshot that is not dumped yet, so that it is not rehearsed.
