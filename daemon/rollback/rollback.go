@@ -98,7 +98,10 @@ func (d *Service) Begin(ctx context.Context, a *app.App, target store.Checkpoint
 	g := &toCheckpoint{}
 	r := d.newOperation(a, "", ipc.RollbackRequest{}, g)
 	g.r, r.target, r.plan.Target, r.plan.Start = r, target, target.ID, true
-	if _, err = r.bringUp(ctx); err == nil {
+	if r.unit.stops() { // a guest whose disks are left alone is none of this
+		_, err = r.bringUp(ctx)
+	}
+	if err == nil {
 		_, err = r.healthy(ctx)
 	}
 	if errors.Is(err, errSkipped) {
