@@ -257,7 +257,7 @@ func TestClientIsStatic(t *testing.T) {
 
 // TestSizes bounds what a reader must take in at once: the lines of a package without its tests, of a file, and the methods of a type.
 func TestSizes(t *testing.T) {
-	const maxPackage, maxFile, maxMethods = 4100, 600, 60
+	const maxPackage, maxFile, maxMethods = 4000, 600, 60
 	lines, methods := map[string]int{}, map[string]int{}
 	receiver := regexp.MustCompile(`(?m)^func \(\w* ?\*?(\w+)`)
 	err := filepath.WalkDir("..", func(path string, e fs.DirEntry, err error) error {

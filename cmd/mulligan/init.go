@@ -5,13 +5,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
-	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
@@ -230,14 +227,9 @@ func (f *initCmd) register(ctx context.Context, client *ipc.Client, dir string, 
 	added, err := client.AddApp(ctx, app)
 	if err != nil && app.Unit != "" && strings.Contains(ipc.Body(err).Message, "unit "+app.Unit) {
 		f.out.Note("init", fmt.Sprintf("the containers and their volumes are NOT protected: %s; once that works: mulligan app set unit=%s%s",
-			ipc.Body(err).Message, app.Unit, volumesKey(found.Project.Volumes)+insideKeys(found.Databases)))
+			ipc.Body(err).Message, app.Unit, found.ContainerArguments()))
 		app.Unit, app.Volumes = "", nil
-		app.Databases = nil
-		for _, db := range found.Databases {
-			if !db.Inside || knownHost(ctx, db.Database) {
-				app.Databases = append(app.Databases, db.Database)
-			}
-		}
+		app.Databases = found.WithoutContainers(ctx)
 		added, err = client.AddApp(ctx, app)
 	}
 	var left []string
@@ -261,38 +253,6 @@ func (f *initCmd) register(ctx context.Context, client *ipc.Client, dir string, 
 	}
 	f.out.Printf("%s is the app %s now; `mulligan create` makes a checkpoint of it\n", f.out.Text(dir), f.out.Text(added.Slug))
 	return nil
-}
-
-// knownHost reports whether the name of a database's host means something here, without the help of a container engine: so it is in a
-// container of the same project.
-func knownHost(ctx context.Context, db ipc.Database) bool {
-	u, err := url.Parse(db.DSN)
-	if err != nil {
-		return false
-	}
-	const patience = 3 * time.Second
-	short, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	_, err = net.DefaultResolver.LookupHost(short, u.Hostname())
-	return err == nil
-}
-
-// insideKeys are the arguments of `mulligan app set` for the databases that are reached in their containers, each with a space before it.
-func insideKeys(list []detect.Database) (keys string) {
-	for _, db := range list {
-		if db.Inside { // harmless for one that is there already
-			keys += " database=" + appfile.Redact(db.Database)
-		}
-	}
-	return keys
-}
-
-// volumesKey is the argument of `mulligan app set` for volumes, with a space before it.
-func volumesKey(names []string) string {
-	if len(names) == 0 {
-		return ""
-	}
-	return " volumes=" + strings.Join(names, ",")
 }
 
 // splitServers returns the databases of dbs that are files, and a sentence for

@@ -13,7 +13,7 @@ import (
 	"mulligan/snap"
 	"mulligan/snap/mysql"
 	"mulligan/snap/postgres"
-	"mulligan/snap/postgres/logical"
+	"mulligan/snap/postgres/pgtools"
 	"mulligan/snap/redis"
 	"mulligan/snap/sqlite"
 )
@@ -47,7 +47,7 @@ func (b *Binder) databaseLayer(ctx context.Context, rec store.App, db ipc.Databa
 			return Layer{}, err
 		}
 		if server != nil {
-			cfg.Inside = &logical.Inside{Port: server.Port, Run: server.Run}
+			cfg.Inside = &pgtools.Inside{Port: server.Port, Run: server.Run}
 			if byName {
 				cfg.Inside.Dial = server.Connect
 			}

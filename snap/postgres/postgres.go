@@ -20,6 +20,7 @@ import (
 	"mulligan/snap/cas"
 	"mulligan/snap/postgres/logical"
 	"mulligan/snap/postgres/own"
+	"mulligan/snap/postgres/pgtools"
 	"mulligan/snap/postgres/physical"
 	"mulligan/snap/postgres/physical/pgserver"
 )
@@ -44,7 +45,7 @@ type Config struct {
 	Owner     privsep.User // logical mode logs in with this user's rights
 	Private   bool         // see [logical.Config]
 	Aside     Aside        // in logical mode, where the first snapshot's contents may be; or nil
-	Inside    *logical.Inside
+	Inside    *pgtools.Inside
 	// Cluster is the cluster that the daemon may manage, with its data folder and how to start
 	// and stop it; nil if it may manage none. New copies App, Name, DSN, StateDir and Failpoint
 	// into it. The cluster must have been prepared by [Choose].

@@ -14,6 +14,7 @@ import (
 	"mulligan/snap"
 	"mulligan/snap/database"
 	"mulligan/snap/postgres/pglogin"
+	"mulligan/snap/postgres/pgtools"
 )
 
 // builder creates a database from a snapshot under a temporary name.
@@ -23,7 +24,7 @@ type builder struct {
 	name   string
 	out    *conn // a session in another database of the server
 	server int   // the server's major version
-	tool   tool
+	tool   pgtools.Pair
 }
 
 // build creates the database called name, fills it and compares it with the snapshot. After an
@@ -34,7 +35,7 @@ func (d *Driver) build(ctx context.Context, out *conn, name, note string, m *man
 	if b.server, err = out.version(ctx); err != nil {
 		return proven, err
 	}
-	if b.tool, err = d.toolsFor(ctx, out, max(b.server, m.Major)); err != nil {
+	if b.tool, err = d.tools.Find(ctx, max(b.server, m.Major), out.process(ctx)); err != nil {
 		return proven, err
 	}
 	if err := b.create(ctx, note); err != nil {
@@ -153,18 +154,18 @@ func (b *builder) archive() ([]byte, error) {
 }
 
 func (b *builder) restore(ctx context.Context, archive []byte, section string, jobs int) error {
-	c := child{tool: b.tool, name: "pg_restore", file: archive, out: io.Discard, args: []string{
+	c := pgtools.Command{Tools: b.tool, Name: "pg_restore", File: archive, Out: io.Discard, Args: []string{
 		"--no-password", "--section=" + section, "--dbname=dbname=" + pglogin.Quote(b.name), "--format=custom",
 	}}
-	if b.tool.dir == "" {
+	if b.tool.Inside() {
 		jobs = 1 // it reads its standard input
 	}
-	if b.tool.major >= knowsTransactionTimeout && b.server < knowsTransactionTimeout {
-		c.harmless = onlyUnknownSetting // of one process: parallel ones would mix their messages
+	if b.tool.Major >= knowsTransactionTimeout && b.server < knowsTransactionTimeout {
+		c.Harmless = onlyUnknownSetting // of one process: parallel ones would mix their messages
 	} else {
-		c.args = append(c.args, "--exit-on-error", fmt.Sprint("--jobs=", jobs))
+		c.Args = append(c.Args, "--exit-on-error", fmt.Sprint("--jobs=", jobs))
 	}
-	return b.d.run(ctx, c)
+	return b.d.tools.Run(ctx, *b.d.login, c)
 }
 
 // copiesPages is the first version whose CREATE DATABASE has strategies. Older servers copy files.
@@ -411,7 +412,7 @@ func (b *builder) apart(got *manifest) ([]snap.Change, error) {
 	if err != nil {
 		return nil, err
 	}
-	return compare(b.d.login.database, want, &side{&got.State, got.plain}), nil
+	return compare(b.d.login.Database, want, &side{&got.State, got.plain}), nil
 }
 
 // post returns the hash of the state now, for comparison with m's hash. If another version of the server or of pg_dump wrote

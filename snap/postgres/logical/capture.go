@@ -56,7 +56,7 @@ func (d *Driver) take(ctx context.Context, b *cas.Batch) (captured, error) {
 		return captured{}, err
 	}
 	if m.State.Absent && len(d.records.Snapshots()) == 0 {
-		return captured{}, errs.New(errs.NotFound, "", "the server has no database %s", d.login.database).
+		return captured{}, errs.New(errs.NotFound, "", "the server has no database %s", d.login.Database).
 			WithHint("create it, or correct the dsn")
 	}
 	node, err := m.store(b)
@@ -67,7 +67,7 @@ func (d *Driver) take(ctx context.Context, b *cas.Batch) (captured, error) {
 
 // unchanged returns an earlier capture that certainly equals the present state. Its node is zero if there is none.
 func (d *Driver) unchanged(ctx context.Context, b *cas.Batch) (captured, error) {
-	conn, err := d.connect(ctx, d.login.database)
+	conn, err := d.connect(ctx, d.login.Database)
 	if isAbsent(err) {
 		return captured{}, nil
 	}

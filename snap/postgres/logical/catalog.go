@@ -225,6 +225,14 @@ func (c *conn) roles(ctx context.Context) (list []role, err error) {
 // superuser reports whether the session's role is a superuser.
 func (c *conn) superuser() bool { return c.PgConn().ParameterStatus("is_superuser") == "on" }
 
+// process returns a function that asks for the process of the server that serves c. That may be on another host.
+func (c *conn) process(ctx context.Context) func() (int, error) {
+	return func() (pid int, err error) {
+		err = c.QueryRow(ctx, "SELECT pg_catalog.pg_backend_pid()").Scan(&pid)
+		return pid, err
+	}
+}
+
 // version returns the server's major version.
 func (c *conn) version(ctx context.Context) (n int, err error) {
 	err = c.QueryRow(ctx, "SELECT pg_catalog.current_setting('server_version_num')::int / 10000").Scan(&n)

@@ -108,7 +108,7 @@ var outsides = []string{"postgres", "template1"}
 func (d *Driver) outside(ctx context.Context) (*conn, error) {
 	var first error
 	for _, db := range outsides {
-		if db == d.login.database {
+		if db == d.login.Database {
 			continue
 		}
 		c, err := d.connect(ctx, db)
@@ -163,15 +163,15 @@ func (d *Driver) refused(db string, err error) error {
 	if errors.As(err, &known) {
 		return &errs.Error{Kind: known.Kind, Message: known.Message, Hint: known.Hint} // pgx adds user, host and database
 	}
-	e := &errs.Error{Kind: errs.Unavailable, Message: "the server at " + d.login.place() + " does not answer", Err: cause(err),
+	e := &errs.Error{Kind: errs.Unavailable, Message: "the server at " + place(d.login) + " does not answer", Err: cause(err),
 		Hint: "start PostgreSQL, or correct the dsn"}
 	switch sqlState(err) {
 	case stateBadPassword, stateBadLogin:
-		e.Kind, e.Message = errs.Denied, fmt.Sprintf("the server refuses to let %s into %s", d.login.user, db)
+		e.Kind, e.Message = errs.Denied, fmt.Sprintf("the server refuses to let %s into %s", d.login.User, db)
 		e.Hint = "give the right password in the dsn or in the owner's password file (~/.pgpass), or allow the login in pg_hba.conf"
 	case stateDenied:
-		e.Kind, e.Message = errs.Denied, fmt.Sprintf("%s may not connect to %s", d.login.user, db)
-		e.Hint = fmt.Sprintf("GRANT CONNECT ON DATABASE %s TO %s", quote(db), quote(d.login.user))
+		e.Kind, e.Message = errs.Denied, fmt.Sprintf("%s may not connect to %s", d.login.User, db)
+		e.Hint = fmt.Sprintf("GRANT CONNECT ON DATABASE %s TO %s", quote(db), quote(d.login.User))
 	case stateNoDatabase:
 		e.Kind, e.Message, e.Hint = errs.NotFound, "the server has no database "+db, "create it, or correct the dsn"
 	case stateTooMany:
@@ -210,7 +210,7 @@ func (d *Driver) classify(op string, err error) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, snap.ErrChanged):
-		return snap.Changed(op, "database "+d.login.database)
+		return snap.Changed(op, "database "+d.login.Database)
 	case errors.As(err, &known):
 		return errs.Wrap(errs.Failed, op, err)
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):

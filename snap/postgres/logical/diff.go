@@ -28,7 +28,7 @@ func (d *Driver) Diff(ctx context.Context, from, to snap.SnapshotID, paths []str
 	if err != nil {
 		return nil, err
 	}
-	list := compare(d.login.database, sides[0], sides[1])
+	list := compare(d.login.Database, sides[0], sides[1])
 	if len(paths) == 0 {
 		return list, nil
 	}

@@ -22,6 +22,7 @@ import (
 	"mulligan/snap"
 	"mulligan/snap/cas"
 	"mulligan/snap/postgres/pgtest"
+	"mulligan/snap/postgres/pgtools"
 	"mulligan/snap/snaptest"
 	"mulligan/testkit"
 )
@@ -213,7 +214,7 @@ func TestHostileServer(t *testing.T) {
 			if s.Kind != test.kind || !strings.Contains(s.Error, test.says) || s.Hint == "" && s.Kind != errs.Failed {
 				t.Errorf("want %s with %q, have %s: %s (%s)", test.kind, test.says, s.Kind, s.Error, s.Hint)
 			}
-			if s.Child > toolMemory+64<<20 {
+			if s.Child > pgtools.MaxMemory+64<<20 {
 				t.Errorf("a tool took %d MiB", s.Child>>20)
 			}
 		})

@@ -14,7 +14,7 @@ func (d *Driver) ServerKind(ctx context.Context) (string, error) {
 		return "", d.classify(op, err)
 	}
 	defer c.close()
-	k := own.Kind{User: d.login.user, Database: d.login.database, Superuser: c.superuser()}
+	k := own.Kind{User: d.login.User, Database: d.login.Database, Superuser: c.superuser()}
 	k.Major, err = c.version(ctx)
 	return k.String(), d.classify(op, err)
 }

@@ -2,17 +2,15 @@ package logical
 
 import (
 	"bytes"
-	"fmt"
 	"io"
 
 	"mulligan/errs"
 )
 
-// Limits in bytes of the output of pg_dump, and of the memory of pg_dump and pg_restore.
+// Limits in bytes of the output of pg_dump.
 const (
 	maxSchema  = 24 << 20 // the text of a schema
 	maxArchive = 48 << 20 // the schema as an archive for pg_restore
-	toolMemory = 1 << 30  // data memory of one process (RLIMIT_DATA)
 )
 
 // bounded writes to another writer, up to a limit.
@@ -33,11 +31,4 @@ func (b *bounded) Write(p []byte) (int, error) {
 		return 0, b.err
 	}
 	return b.to.Write(p)
-}
-
-// boundedTool returns the command line that runs a tool with limited memory. A shell sets the limit on itself and executes the
-// tool. This needs no privilege, and children of the tool inherit the limit.
-func boundedTool(path string, args []string) []string {
-	script := fmt.Sprintf(`ulimit -d %d; exec "$0" "$@"`, toolMemory>>10)
-	return append([]string{"/bin/sh", "-c", script, path}, args...)
 }

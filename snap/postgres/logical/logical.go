@@ -16,6 +16,8 @@ import (
 	"mulligan/snap"
 	"mulligan/snap/cas"
 	"mulligan/snap/database"
+	"mulligan/snap/postgres/pglogin"
+	"mulligan/snap/postgres/pgtools"
 	"mulligan/snap/postgres/pgwire"
 )
 
@@ -36,7 +38,7 @@ type Config struct {
 	// connects itself, and the dump programs get the folder open.
 	Private bool
 	// Inside is the container in which the server is; nil: in none that can be entered.
-	Inside *Inside
+	Inside *pgtools.Inside
 	// BinDirs are the folders to search for pg_dump. Default: the usual folders and PATH.
 	BinDirs []string
 	// Jobs is the number of connections that read or write rows in parallel. Default: by the number of CPUs.
@@ -50,9 +52,9 @@ type Config struct {
 type Driver struct {
 	*database.Driver[plan, *plan]
 	cfg     Config
-	login   *login
+	login   *pglogin.Settings
 	records *database.Records
-	tools   toolbox
+	tools   *pgtools.Tools
 
 	refusal pgwire.Refusal // the newest limit that the server exceeded, for classify
 
@@ -68,7 +70,7 @@ var (
 // New returns a driver; it does not connect.
 func New(cfg Config) (*Driver, error) {
 	const op = "open postgres driver"
-	l, err := parseDSN(cfg.DSN)
+	l, err := pglogin.Parse(cfg.DSN)
 	if err != nil {
 		return nil, errs.Wrap(errs.Invalid, op, err)
 	}
@@ -84,7 +86,8 @@ func New(cfg Config) (*Driver, error) {
 	if err != nil {
 		return nil, errs.Wrap(errs.Failed, op, err)
 	}
-	d := &Driver{cfg: cfg, login: l, records: r, tools: toolbox{dirs: cfg.BinDirs, owner: cfg.Owner}}
+	d := &Driver{cfg: cfg, login: l, records: r}
+	d.tools = &pgtools.Tools{Dirs: cfg.BinDirs, Owner: cfg.Owner, Inside: cfg.Inside, Private: cfg.Private}
 	d.Driver = database.NewDriver(r, engine{d})
 	return d, errs.Wrap(errs.Invalid, op, d.bind())
 }

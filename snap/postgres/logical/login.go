@@ -6,7 +6,6 @@ import (
 	"net"
 	"os"
 	"os/user"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -15,50 +14,25 @@ import (
 	"mulligan/errs"
 	"mulligan/privsep"
 	"mulligan/snap/postgres/pglogin"
+	"mulligan/snap/postgres/pgtools"
 	"mulligan/snap/postgres/pgwire"
 )
-
-// login has the parts of a DSN. Only fixed defaults complete it, because the environment and the files of the daemon's user are
-// not the app's.
-type login struct {
-	host, port     string // host is the folder of a socket if it begins with "/"
-	user, password string
-	database       string
-	passfile       string
-	tls            map[string]string // sslmode, sslrootcert, sslcert, sslkey
-}
-
-// parseDSN parses a DSN. Its errors mention only keys of the DSN.
-func parseDSN(dsn string) (*login, error) {
-	s, err := pglogin.Parse(dsn)
-	if err != nil {
-		return nil, err
-	}
-	return &login{host: s.Host, port: s.Port, user: s.User, password: s.Password, database: s.Database, passfile: s.Passfile, tls: s.TLS}, nil
-}
 
 // bind sets the user to the owner's name if the DSN names none.
 func (d *Driver) bind() error {
 	l := d.login
-	if l.user == "" {
+	if l.User == "" {
 		uid := d.uid()
 		u, err := user.LookupId(strconv.Itoa(uid))
 		if err != nil {
 			return pglogin.Bad("names no user, and user %d has no name", uid)
 		}
-		l.user = u.Username
+		l.User = u.Username
 	}
-	if l.database == "" {
-		l.database = l.user
+	if l.Database == "" {
+		l.Database = l.User
 	}
 	return nil
-}
-
-// secret returns the password in the DSN, or in a password file that the owner may read, or "" if there is none.
-func (d *Driver) secret(ctx context.Context) (string, error) {
-	l := d.login
-	s := pglogin.Settings{Host: l.host, Port: l.port, User: l.user, Password: l.password, Database: l.database, Passfile: l.passfile}
-	return s.Secret(ctx, d.cfg.Owner)
 }
 
 // uid returns the uid of the owner, or of the daemon's own user.
@@ -73,13 +47,13 @@ func (d *Driver) uid() int {
 // folder.
 func (d *Driver) config(ctx context.Context, db string) (*pgx.ConnConfig, error) {
 	l := d.login
-	password, err := d.secret(ctx)
+	password, err := l.Secret(ctx, d.cfg.Owner)
 	if err != nil {
 		return nil, err
 	}
 	set := map[string]string{
-		"host": l.host, "port": l.port, "user": l.user, "dbname": db, "passfile": os.DevNull,
-		"sslmode": l.tls["sslmode"], "target_session_attrs": "any", "password": password,
+		"host": l.Host, "port": l.Port, "user": l.User, "dbname": db, "passfile": os.DevNull,
+		"sslmode": l.TLS["sslmode"], "target_session_attrs": "any", "password": password,
 	}
 	for _, name := range pglogin.Certificates {
 		f, err := d.certificate(ctx, name)
@@ -87,7 +61,7 @@ func (d *Driver) config(ctx context.Context, db string) (*pgx.ConnConfig, error)
 			return nil, err
 		}
 		if f == nil {
-			set[name] = l.tls[name] // "" or "system"
+			set[name] = l.TLS[name] // "" or "system"
 			continue
 		}
 		defer f.Close() // a file in memory
@@ -118,7 +92,7 @@ func (d *Driver) config(ctx context.Context, db string) (*pgx.ConnConfig, error)
 // certificate reads a certificate file with the owner's rights and returns a copy in memory, because pgx accepts only file
 // names. It returns nil if the DSN names none.
 func (d *Driver) certificate(ctx context.Context, name string) (*os.File, error) {
-	path := d.login.tls[name]
+	path := d.login.TLS[name]
 	if path == "" || path == "system" {
 		return nil, nil
 	}
@@ -132,29 +106,13 @@ func (d *Driver) certificate(ctx context.Context, name string) (*os.File, error)
 		}
 		return nil, pglogin.Bad("cannot be used: its %s cannot be read by the app's owner", name)
 	}
-	return d.memory(name, text)
-}
-
-// env returns the environment of a child that connects by libpq. It has nothing of the daemon's environment. passfile is the
-// path of a file with the password.
-func (l *login) env(passfile string) []string {
-	env := []string{
-		"PATH=/usr/bin:/bin", "LC_ALL=C", "HOME=/nonexistent", "PGHOST=" + l.host, "PGPORT=" + l.port, "PGUSER=" + l.user,
-		"PGPASSFILE=" + passfile, "PGCONNECT_TIMEOUT=10", "PGAPPNAME=mulligan",
-		"PGOPTIONS=-c statement_timeout=0 -c default_transaction_read_only=off",
-	}
-	for k, v := range l.tls {
-		if v != "" {
-			env = append(env, "PG"+strings.ToUpper(k)+"="+v)
-		}
-	}
-	return slices.Clip(env)
+	return pgtools.Memory(d.cfg.Owner, name, text)
 }
 
 // place returns the server's address for messages.
-func (l *login) place() string {
-	if strings.HasPrefix(l.host, "/") {
-		return l.host + " (port " + l.port + ")"
+func place(l *pglogin.Settings) string {
+	if strings.HasPrefix(l.Host, "/") {
+		return l.Host + " (port " + l.Port + ")"
 	}
-	return net.JoinHostPort(l.host, l.port)
+	return net.JoinHostPort(l.Host, l.Port)
 }

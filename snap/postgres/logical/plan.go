@@ -35,7 +35,7 @@ func beside(db string, id snap.RestoreID, which string) string {
 
 // name sets the names of the switch's databases.
 func (d *Driver) name(p *plan) {
-	p.New, p.Old = beside(d.login.database, p.ID, "new"), beside(d.login.database, p.ID, "old")
+	p.New, p.Old = beside(d.login.Database, p.ID, "new"), beside(d.login.Database, p.ID, "old")
 }
 
 // note returns the comment that marks a database as part of the switch.

@@ -35,7 +35,7 @@ func (e engine) Plan(ctx context.Context, p, old *plan, target, base cas.Root) e
 		return err
 	}
 	defer out.close()
-	if p.BaseOID, err = out.oidOf(ctx, e.d.login.database); err != nil {
+	if p.BaseOID, err = out.oidOf(ctx, e.d.login.Database); err != nil {
 		return err
 	}
 	return e.d.allowed(ctx, out, end)
@@ -89,7 +89,7 @@ func (d *Driver) changes(e ends) ([]snap.Change, error) {
 	if err != nil {
 		return nil, err
 	}
-	return compare(d.login.database, a, b), nil
+	return compare(d.login.Database, a, b), nil
 }
 
 // reusable reports whether old's new database has the content that p needs and still exists.
@@ -179,7 +179,7 @@ func (out *conn) alone(ctx context.Context, db string) (bool, error) {
 
 // isBase reports whether the live state is certainly the base.
 func (d *Driver) isBase(ctx context.Context, base *manifest) (bool, error) {
-	c, err := d.connect(ctx, d.login.database)
+	c, err := d.connect(ctx, d.login.Database)
 	if isAbsent(err) {
 		return false, nil
 	}
@@ -227,9 +227,9 @@ func (d *Driver) allowed(ctx context.Context, out *conn, e ends) error {
 	if err := out.QueryRow(ctx, "SELECT rolsuper, rolcreatedb FROM pg_catalog.pg_roles WHERE rolname = current_user").Scan(&super, &create); err != nil || super {
 		return err
 	}
-	me := quote(d.login.user)
+	me := quote(d.login.User)
 	if !create {
-		return errs.New(errs.Denied, "", "%s may not create a database, which a restore needs: it builds a second one beside the live one", d.login.user).
+		return errs.New(errs.Denied, "", "%s may not create a database, which a restore needs: it builds a second one beside the live one", d.login.User).
 			WithHint("ALTER ROLE %s CREATEDB", me)
 	}
 	owners := map[string]bool{}
@@ -245,7 +245,7 @@ func (d *Driver) allowed(ctx context.Context, out *conn, e ends) error {
 			return err
 		}
 		if !member {
-			return errs.New(errs.Denied, "", "database %s belongs to %s, and only its owner may exchange it", d.login.database, owner).
+			return errs.New(errs.Denied, "", "database %s belongs to %s, and only its owner may exchange it", d.login.Database, owner).
 				WithHint("GRANT %s TO %s, or name the owner in the dsn", quote(owner), me)
 		}
 	}

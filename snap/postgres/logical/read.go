@@ -19,6 +19,7 @@ import (
 	"mulligan/snap/cas"
 	"mulligan/snap/database"
 	"mulligan/snap/postgres/pglogin"
+	"mulligan/snap/postgres/pgtools"
 )
 
 // errMoved means that a table was rewritten or dropped while it was read.
@@ -26,7 +27,7 @@ var errMoved = errors.New("a table was rewritten meanwhile")
 
 // readLive reads the live database, which may be absent. b and like are as for read.
 func (d *Driver) readLive(ctx context.Context, b *cas.Batch, like *state) (*manifest, error) {
-	m, err := d.read(ctx, d.login.database, b, like)
+	m, err := d.read(ctx, d.login.Database, b, like)
 	if isAbsent(err) {
 		return d.readAbsent(ctx)
 	}
@@ -40,12 +41,12 @@ func (d *Driver) readAbsent(ctx context.Context) (*manifest, error) {
 		return nil, err
 	}
 	defer c.close()
-	found, err := c.list(ctx, "SELECT datname::text FROM pg_catalog.pg_database WHERE datname = $1", d.login.database)
+	found, err := c.list(ctx, "SELECT datname::text FROM pg_catalog.pg_database WHERE datname = $1", d.login.Database)
 	if err != nil {
 		return nil, err
 	}
 	if len(found) > 0 {
-		return nil, errs.New(errs.Busy, "", "database %s was just renamed or created", d.login.database).WithHint("try again")
+		return nil, errs.New(errs.Busy, "", "database %s was just renamed or created", d.login.Database).WithHint("try again")
 	}
 	m := &manifest{State: state{Absent: true}, Form: 1}
 	i, err := c.identifyRows(ctx)
@@ -78,7 +79,7 @@ type reader struct {
 	snapshot string
 	encoding string
 	m        *manifest
-	tool     tool
+	tool     pgtools.Pair
 }
 
 func (r *reader) run(ctx context.Context) (m *manifest, err error) {
@@ -127,10 +128,10 @@ func (r *reader) begin(ctx context.Context) (err error) {
 	if r.m.Server, err = r.lead.version(ctx); err != nil {
 		return err
 	}
-	if r.tool, err = r.d.toolsFor(ctx, r.lead, r.m.Server); err != nil {
+	if r.tool, err = r.d.tools.Find(ctx, r.m.Server, r.lead.process(ctx)); err != nil {
 		return err
 	}
-	r.m.Tool, r.m.Major = r.tool.version, r.tool.major
+	r.m.Tool, r.m.Major = r.tool.Version, r.tool.Major
 	if err := r.lead.exec(ctx, "BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY"); err != nil {
 		return err
 	}
@@ -198,7 +199,7 @@ func (r *reader) schemaArgs(format string) []string {
 func (r *reader) schema(ctx context.Context) error {
 	text := &bounded{most: maxSchema}
 	text.to = &text.buf
-	if err := r.d.run(ctx, child{tool: r.tool, name: "pg_dump", args: r.schemaArgs("plain"), out: text}); err != nil {
+	if err := r.d.tools.Run(ctx, *r.d.login, pgtools.Command{Tools: r.tool, Name: "pg_dump", Args: r.schemaArgs("plain"), Out: text}); err != nil {
 		if text.err != nil {
 			return text.err
 		}
@@ -220,7 +221,7 @@ func (r *reader) schema(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
 		out := &bounded{to: in, most: maxArchive}
-		err := r.d.run(ctx, child{tool: r.tool, name: "pg_dump", args: r.schemaArgs("custom"), out: out})
+		err := r.d.tools.Run(ctx, *r.d.login, pgtools.Command{Tools: r.tool, Name: "pg_dump", Args: r.schemaArgs("custom"), Out: out})
 		if out.err != nil {
 			err = out.err
 		}
@@ -303,8 +304,8 @@ func (r *reader) table(ctx context.Context, c *conn, i int) error {
 		r.m.rows[i], err = w.end()
 	}
 	if sqlState(err) == stateDenied {
-		return errs.New(errs.Denied, "", "%s may not read table %s", r.d.login.user, t.id()).
-			WithHint("GRANT SELECT ON %s.%s TO %s, or let its owner read it", quote(t.Schema), quote(t.Name), quote(r.d.login.user))
+		return errs.New(errs.Denied, "", "%s may not read table %s", r.d.login.User, t.id()).
+			WithHint("GRANT SELECT ON %s.%s TO %s, or let its owner read it", quote(t.Schema), quote(t.Name), quote(r.d.login.User))
 	}
 	if err != nil {
 		return fmt.Errorf("table %s: %w", t.id(), err)

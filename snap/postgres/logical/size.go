@@ -5,7 +5,7 @@ import "context"
 // EstimateSize returns the size of the database as the server reports it, indexes included.
 func (d *Driver) EstimateSize(ctx context.Context) (size int64, err error) {
 	err = d.Do(ctx, "estimate database size", func() error {
-		c, err := d.connect(ctx, d.login.database)
+		c, err := d.connect(ctx, d.login.Database)
 		if err != nil {
 			return err
 		}

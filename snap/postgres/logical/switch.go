@@ -18,7 +18,7 @@ import (
 type position struct{ live, old uint32 }
 
 func (d *Driver) look(ctx context.Context, out *conn, p *plan) (at position, err error) {
-	if at.live, err = out.oidOf(ctx, d.login.database); err != nil {
+	if at.live, err = out.oidOf(ctx, d.login.Database); err != nil {
 		return at, err
 	}
 	at.old, err = out.oidOf(ctx, p.Old)
@@ -107,7 +107,7 @@ func (d *Driver) forward(ctx context.Context, out *conn, p *plan, base *manifest
 			return err
 		}
 		if stale {
-			return snap.Changed("", "database "+d.login.database)
+			return snap.Changed("", "database "+d.login.Database)
 		}
 		if err := d.records.Advance(p, database.Committing); err != nil {
 			return err
@@ -151,7 +151,7 @@ func (d *Driver) forwardAside(ctx context.Context, out *conn, p *plan, base *man
 		now.State.Props.Comment = p.BaseComment // the present comment may be that of mark
 	}
 	if err == nil && base.post(now) != base.State.hash() {
-		err = snap.Changed("", "database "+d.login.database)
+		err = snap.Changed("", "database "+d.login.Database)
 	}
 	if err == nil {
 		p.Exchanged, err = d.exchange(ctx, out, append(slices.Clone(steps[aside:]), steps[1:aside]...), nil)
@@ -214,7 +214,7 @@ func (d *Driver) untouched(ctx context.Context, p *plan) (bool, error) {
 	if p.Proven == (identity{}) || p.Exchanged == 0 {
 		return false, nil
 	}
-	c, err := d.connect(ctx, d.login.database)
+	c, err := d.connect(ctx, d.login.Database)
 	if err != nil {
 		return false, err
 	}
@@ -263,7 +263,7 @@ const aside = 2
 
 // forwardSteps rename the live database to the old name and the new one to the live name.
 func (d *Driver) forwardSteps(p *plan) (list []step) {
-	live := d.login.database
+	live := d.login.Database
 	if p.BaseOID != 0 {
 		list = append(list, rename(live, p.Old), d.mark(p, p.Old))
 	}
@@ -275,7 +275,7 @@ func (d *Driver) forwardSteps(p *plan) (list []step) {
 
 // backSteps rename the old database to the live name, and the live one to the new name.
 func (d *Driver) backSteps(p *plan, at position) (list []step) {
-	live := d.login.database
+	live := d.login.Database
 	if at.live != 0 {
 		list = append(list, rename(live, p.New), d.mark(p, p.New))
 	}
@@ -345,7 +345,7 @@ func (d *Driver) takeAlone(ctx context.Context, out, monitor *conn, first step) 
 		case rolled != nil:
 			return errs.Also(ended, rolled)
 		case state == stateDuplicateDB:
-			return snap.Changed("", "database "+d.login.database)
+			return snap.Changed("", "database "+d.login.Database)
 		case state != stateInUse && state != stateLocked || time.Now().After(limit):
 			return ended
 		}
@@ -359,8 +359,8 @@ func (d *Driver) endSessions(ctx context.Context, monitor *conn, db string, done
 			WHERE datname = `+literal(db)+` AND backend_type IS DISTINCT FROM 'autovacuum worker'`); e != nil && err == nil {
 			err = e
 			if sqlState(e) == stateDenied {
-				err = errs.New(errs.Denied, "", "%s may not end the sessions of other roles in %s", d.login.user, db).
-					WithHint("GRANT pg_signal_backend TO %s, or stop what is connected", quote(d.login.user))
+				err = errs.New(errs.Denied, "", "%s may not end the sessions of other roles in %s", d.login.User, db).
+					WithHint("GRANT pg_signal_backend TO %s, or stop what is connected", quote(d.login.User))
 			}
 		}
 		select {

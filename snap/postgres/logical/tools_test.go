@@ -7,14 +7,10 @@ import (
 	"strings"
 	"testing"
 
-	"mulligan/privsep"
 	"mulligan/snap"
+	"mulligan/snap/postgres/pgbin"
 	"mulligan/snap/postgres/pgtest"
-	"mulligan/testkit"
 )
-
-// nobody is a user without rights.
-var nobody = privsep.User{UID: 65534, GID: 65534}
 
 // openFolder is a temporary folder that every user may enter and write to.
 func openFolder(t *testing.T) string {
@@ -26,54 +22,19 @@ func openFolder(t *testing.T) string {
 	return dir
 }
 
-// A tool is asked for its version with the rights of the app's owner, and what the owner may not run is of no use.
-func TestToolAskedAsOwner(t *testing.T) {
-	testkit.Need(t, "root")
-	dir := openFolder(t)
-	for _, name := range []string{"pg_dump", "pg_restore"} {
-		check(t, os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\nid -u >"+dir+"/who\necho '"+name+" (PostgreSQL) 15.1'\n"), 0o755))
-	}
-	b := &toolbox{dirs: []string{dir}, owner: nobody}
-	if got, err := b.ask(t.Context(), dir); err != nil || got.major != 15 {
-		t.Errorf("%+v, %v", got, err)
-	}
-	who, err := os.ReadFile(filepath.Join(dir, "who"))
-	check(t, err)
-	if string(who) != "65534\n" {
-		t.Errorf("pg_dump --version ran as user %s", who)
-	}
-	check(t, os.Chmod(filepath.Join(dir, "pg_dump"), 0o700))
-	b = &toolbox{dirs: []string{dir}, owner: nobody}
-	if got, err := b.ask(t.Context(), dir); err == nil {
-		t.Errorf("what nobody but root may run is taken: %+v", got)
-	}
-}
-
 // Without tools in the usual places, those beside the server are taken.
 func TestToolsBesideServer(t *testing.T) {
 	c := startCluster(t, pgtest.Options{})
 	s := newSubject(t, c)
-	old := places
-	t.Cleanup(func() { places = old })
-	places = nil
+	old := pgbin.Places
+	t.Cleanup(func() { pgbin.Places = old })
+	pgbin.Places = nil
 	t.Setenv("PATH", "/nowhere:.")
 	s.Mutate(t, 1)
 	good, before := s.capture(t), s.dump(t, "")
 	s.Mutate(t, 2)
 	s.restore(t, good)
 	s.lives(t, "with the server's tools", before)
-}
-
-// A server names the process that serves a session. Only if that is a server of this host is its folder looked at.
-func TestPrograms(t *testing.T) {
-	c := startCluster(t, pgtest.Options{})
-	s := newSubject(t, c)
-	conn, err := s.driver.connect(t.Context(), s.db)
-	check(t, err)
-	defer conn.close()
-	if got, want := conn.programs(t.Context(), s.cfg.Owner), c.Bin; got != want {
-		t.Errorf("the server's programs are in %q, want %q", got, want)
-	}
 }
 
 // wrap makes a tool of another version out of the server's: a script that ends with the lines.

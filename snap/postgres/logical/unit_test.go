@@ -2,7 +2,6 @@ package logical
 
 import (
 	"bytes"
-	"context"
 	"encoding/hex"
 	"fmt"
 	"io"
@@ -12,9 +11,7 @@ import (
 	"testing"
 	"testing/iotest"
 
-	"mulligan/errs"
 	"mulligan/snap/cas"
-	"mulligan/snap/postgres/pglogin"
 	"mulligan/testkit"
 )
 
@@ -160,53 +157,6 @@ func TestRows(t *testing.T) {
 	}
 }
 
-func TestParseDSN(t *testing.T) {
-	for _, tt := range []struct{ dsn, host, port, user, password, db string }{
-		{"postgres://a:b%2Fc@h:1/d", "h", "1", "a", "b/c", "d"},
-		{"postgresql:///d?host=/s&user=u&port=7", "/s", "7", "u", "", "d"},
-		{"postgres://[::1]/d", "::1", "5432", "", "", "d"},
-		{"postgres://%2Frun%2Fpg/d", "/run/pg", "5432", "", "", "d"},
-		{`host=h user = u password='it''s' dbname=d`, "", "", "", "", ""},
-		{`host=h user = u password='it\'s \\ = x' dbname = d`, "h", "5432", "u", `it's \ = x`, "d"},
-		{"dbname=d", "/run/postgresql", "5432", "", "", "d"},
-		{"", "/run/postgresql", "5432", "", "", ""},
-	} {
-		l, err := parseDSN(tt.dsn)
-		if tt.host == "" {
-			if err == nil {
-				t.Errorf("%s is taken", tt.dsn)
-			}
-			continue
-		}
-		if err != nil || l.host != tt.host || l.port != tt.port || l.user != tt.user || l.password != tt.password || l.database != tt.db {
-			t.Errorf("%s: %+v, %v", tt.dsn, l, err)
-		}
-	}
-	for _, dsn := range []string{
-		"postgres://u:s3cret@h:port/d", "postgres://u:s3cret@h,h2/d", "postgres://u:s3cret@h/d?service=x", "password='s3cret", "s3cret", "password=s3cret port=0",
-		"postgres://u:s3cret@h/d?options=-c", "postgres://u:s3cret@h/d?sslkey=rel", "postgres://u:s3cret@h/d%00", "user=u password=s3cret nonsense=s3cret",
-	} {
-		if _, err := parseDSN(dsn); errs.KindOf(err) != errs.Invalid || strings.Contains(err.Error()+errs.HintOf(err), "s3cret") {
-			t.Errorf("%s: %v", dsn, err)
-		}
-	}
-}
-
-func FuzzParseDSN(f *testing.F) {
-	f.Add(`host=h password='s\'`, "x")
-	f.Add("postgres://u:p@h/d", "secret")
-	f.Fuzz(func(t *testing.T, dsn, secret string) {
-		_, err := parseDSN("password=" + pglogin.Quote(secret) + " " + dsn)
-		if err == nil && !strings.Contains(dsn, "password") {
-			l, _ := parseDSN("password=" + pglogin.Quote(secret) + " " + dsn)
-			if l.password != secret {
-				t.Errorf("%q comes out as %q", secret, l.password)
-			}
-		}
-		_, _ = parseDSN(dsn)
-	})
-}
-
 // The daemon's own environment and files do not reach a connection.
 func TestEnvironmentIsLeftOut(t *testing.T) {
 	home := t.TempDir()
@@ -222,11 +172,6 @@ func TestEnvironmentIsLeftOut(t *testing.T) {
 	check(t, err)
 	if cfg.Host != "h" || cfg.Port != 5432 || cfg.User != "u" || cfg.Database != "d" || cfg.Password != "" || len(cfg.RuntimeParams) != 2 {
 		t.Errorf("%+v", cfg.Config)
-	}
-	for _, v := range d.login.env(passPath) {
-		if strings.Contains(v, "s3cret") || strings.Contains(v, "elsewhere") || strings.HasPrefix(v, "PGPASSWORD") {
-			t.Errorf("a child gets %s", v)
-		}
 	}
 }
 
@@ -275,25 +220,6 @@ func TestBeside(t *testing.T) {
 		a, b := beside(db, "op-0123456789ab", "new"), beside(db, "op-0123456789ab", "old")
 		if len(a) > 63 || a == b || !strings.HasSuffix(a, "__mulligan_op-0123456789ab_new") || strings.ToValidUTF8(a, "?") != a {
 			t.Errorf("%q: %q, %q", db, a, b)
-		}
-	}
-}
-
-// The tools of the server's version are taken, else the next newer ones.
-func TestToolbox(t *testing.T) {
-	var dirs []string
-	for _, version := range []string{"13.2", "17.0 (Debian 17.0-1)", "15.18", "16beta1", "nonsense"} {
-		dir := t.TempDir()
-		for _, name := range []string{"pg_dump", "pg_restore"} {
-			check(t, os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\necho '"+name+" (PostgreSQL) "+version+"'\n"), 0o755))
-		}
-		dirs = append(dirs, dir)
-	}
-	b := &toolbox{dirs: append(dirs, "/nowhere")}
-	for server, want := range map[int]int{13: 13, 14: 15, 15: 15, 16: 16, 17: 17, 18: 0} {
-		got, err := b.find(context.Background(), server, func() string { return "" })
-		if got.major != want || (want == 0) != (errs.KindOf(err) == errs.Unsupported) {
-			t.Errorf("for a server of version %d: %+v, %v", server, got, err)
 		}
 	}
 }

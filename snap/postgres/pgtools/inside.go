@@ -1,4 +1,4 @@
-package logical
+package pgtools
 
 import (
 	"bytes"
@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"mulligan/errs"
+	"mulligan/snap/postgres/pglogin"
 )
 
 // Inside is the container in which a server is. The tools that it has there are used if this host has none of the server's version.
@@ -33,52 +34,47 @@ func insideCommand(major int, name string, args ...string) []string {
 	return append([]string{"/bin/sh", "-c", insideScript, "sh", strconv.Itoa(major), name}, args...)
 }
 
-// tool returns the tools in the container of a server with this major version.
-func (in *Inside) tool(ctx context.Context, major int) (tool, error) {
+// find returns the tools in the container of a server with this major version.
+func (in *Inside) find(ctx context.Context, major int) (Pair, error) {
 	out := &head{limit: 4 << 10}
 	for _, name := range []string{"pg_restore", "pg_dump"} {
 		out.Reset()
 		status, err := in.Run(ctx, insideCommand(major, name, "--version"), []string{"LC_ALL=C"}, nil, out, io.Discard)
 		if err != nil {
-			return tool{}, err
+			return Pair{}, err
 		}
 		if status != 0 {
-			return tool{}, errs.New(errs.Unsupported, "", "the container has no %s", name)
+			return Pair{}, errs.New(errs.Unsupported, "", "the container has no %s", name)
 		}
 	}
 	t := parseVersion(out.String())
-	if t.major < major {
-		return tool{}, errs.New(errs.Unsupported, "", "the container has pg_dump of version %d", t.major)
+	if t.Major < major {
+		return Pair{}, errs.New(errs.Unsupported, "", "the container has pg_dump of version %d", t.Major)
 	}
 	return t, nil
 }
 
 // parseVersion reads what a tool prints of its version: "pg_dump (PostgreSQL) 15.18 (Debian 15.18-0)".
-func parseVersion(line string) (t tool) {
-	_, t.version, _ = strings.Cut(strings.TrimSpace(line), ") ")
-	major, _, _ := strings.Cut(t.version, ".")
-	t.major, _ = strconv.Atoi(digits(major)) // 0: not a version
+func parseVersion(line string) (t Pair) {
+	_, t.Version, _ = strings.Cut(strings.TrimSpace(line), ") ")
+	major, _, _ := strings.Cut(t.Version, ".")
+	t.Major, _ = strconv.Atoi(digits(major)) // 0: not a version
 	return t
 }
 
-// runInside runs a tool in the server's container. The password is in the tool's environment there, which nobody sees who does not control the
+// run runs a command in the server's container. The password is in the command's environment there, which nobody sees who does not control the
 // container, and with it the server, anyway.
-func (d *Driver) runInside(ctx context.Context, c child) error {
-	password, err := d.secret(ctx)
-	if err != nil {
-		return err
-	}
-	l := *d.login
-	l.host, l.port = "127.0.0.1", strconv.Itoa(d.cfg.Inside.Port)
-	l.tls = map[string]string{"sslmode": "prefer"} // the owner's certificates are not in the container
-	env := append(l.env("/nonexistent"), "PGPASSWORD="+password)
-	env = env[1:] // the container has a PATH of its own
+func (in *Inside) run(ctx context.Context, login pglogin.Settings, password string, c Command) error {
+	login.Host, login.Port = "127.0.0.1", strconv.Itoa(in.Port)
+	login.TLS = map[string]string{"sslmode": "prefer"} // the owner's certificates are not in the container
+	env := environment(login, "/nonexistent")
+	env = append(env[1:], "PGPASSWORD="+password) // the container has a PATH of its own
 	var file io.Reader
-	if c.file != nil {
-		file = bytes.NewReader(c.file)
+	if c.File != nil {
+		file = bytes.NewReader(c.File)
 	}
 	stderr := &head{limit: 64 << 10}
-	status, err := d.cfg.Inside.Run(ctx, insideCommand(c.tool.major, c.name, c.args...), env, file, c.out, stderr)
+	status, err := in.Run(ctx, insideCommand(c.Tools.Major, c.Name, c.Args...), env, file, c.Out, stderr)
 	switch {
 	case err != nil:
 		return err

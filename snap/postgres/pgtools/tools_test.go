@@ -1,0 +1,97 @@
+package pgtools
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"mulligan/errs"
+	"mulligan/privsep"
+	"mulligan/snap/postgres/pglogin"
+	"mulligan/testkit"
+)
+
+// nobody is a user without rights.
+var nobody = privsep.User{UID: 65534, GID: 65534}
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// openFolder is a temporary folder that every user may enter and write to.
+func openFolder(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("/tmp", "mulligan-tools")
+	check(t, err)
+	t.Cleanup(func() { check(t, os.RemoveAll(dir)) })
+	check(t, os.Chmod(dir, 0o777))
+	return dir
+}
+
+// A tool is asked for its version with the rights of the app's owner, and what the owner may not run is of no use.
+func TestToolAskedAsOwner(t *testing.T) {
+	testkit.Need(t, "root")
+	dir := openFolder(t)
+	for _, name := range []string{"pg_dump", "pg_restore"} {
+		check(t, os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\nid -u >"+dir+"/who\necho '"+name+" (PostgreSQL) 15.1'\n"), 0o755))
+	}
+	b := &Tools{Dirs: []string{dir}, Owner: nobody}
+	if got, err := b.ask(t.Context(), dir); err != nil || got.Major != 15 {
+		t.Errorf("%+v, %v", got, err)
+	}
+	who, err := os.ReadFile(filepath.Join(dir, "who"))
+	check(t, err)
+	if string(who) != "65534\n" {
+		t.Errorf("pg_dump --version ran as user %s", who)
+	}
+	check(t, os.Chmod(filepath.Join(dir, "pg_dump"), 0o700))
+	b = &Tools{Dirs: []string{dir}, Owner: nobody}
+	if got, err := b.ask(t.Context(), dir); err == nil {
+		t.Errorf("what nobody but root may run is taken: %+v", got)
+	}
+}
+
+// The tools of the server's version are taken, else the next newer ones.
+func TestFind(t *testing.T) {
+	var dirs []string
+	for _, version := range []string{"13.2", "17.0 (Debian 17.0-1)", "15.18", "16beta1", "nonsense"} {
+		dir := t.TempDir()
+		for _, name := range []string{"pg_dump", "pg_restore"} {
+			check(t, os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\necho '"+name+" (PostgreSQL) "+version+"'\n"), 0o755))
+		}
+		dirs = append(dirs, dir)
+	}
+	b := &Tools{Dirs: append(dirs, "/nowhere")}
+	for server, want := range map[int]int{13: 13, 14: 15, 15: 15, 16: 16, 17: 17, 18: 0} {
+		got, err := b.find(context.Background(), server, func() string { return "" })
+		if got.Major != want || (want == 0) != (errs.KindOf(err) == errs.Unsupported) {
+			t.Errorf("for a server of version %d: %+v, %v", server, got, err)
+		}
+	}
+}
+
+// The daemon's own environment does not reach a tool, and no password is in what a tool gets.
+func TestEnvironment(t *testing.T) {
+	for k, v := range map[string]string{"PGHOST": "elsewhere", "PGPASSWORD": "s3cret", "PGUSER": "root", "PGSSLMODE": "verify-full", "PGOPTIONS": "-c x=y"} {
+		t.Setenv(k, v)
+	}
+	l, err := pglogin.Parse("host=h user=u dbname=d password=s3cret")
+	check(t, err)
+	got := environment(*l, passPath)
+	for _, v := range got {
+		if strings.Contains(v, "s3cret") || strings.Contains(v, "elsewhere") || strings.HasPrefix(v, "PGPASSWORD") {
+			t.Errorf("a tool gets %s", v)
+		}
+	}
+	for _, want := range []string{"PGHOST=h", "PGUSER=u", "PGSSLMODE=prefer"} {
+		if !slices.Contains(got, want) {
+			t.Errorf("%s is missing in %q", want, got)
+		}
+	}
+}
