@@ -14,6 +14,11 @@ import (
 	"mulligan/testkit"
 )
 
+func TestMain(m *testing.M) {
+	privsep.Main()
+	os.Exit(m.Run())
+}
+
 // nobody is a user without rights.
 var nobody = privsep.User{UID: 65534, GID: 65534}
 
