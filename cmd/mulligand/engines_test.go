@@ -61,7 +61,7 @@ func TestMariaDB(t *testing.T) {
 	a := newApp(t, d, 50)
 	d.must("app", "set", "database=main=mysql://shopper:hunter2@localhost/shop?socket="+socket, "--app", "shop")
 	disasters := []string{
-		`ALTER TABLE items DROP COLUMN price`, `UPDATE items SET name = 'same'`, `DROP TABLE orders`, `DROP DATABASE shop`,
+		`DROP VIEW dear; ALTER TABLE items DROP COLUMN price`, `UPDATE items SET name = 'same'`, `DROP TABLE orders`, `DROP DATABASE shop`,
 		`SET foreign_key_checks = 0; TRUNCATE items`, `ALTER TABLE items ADD COLUMN half int; UPDATE items SET half = 1; RENAME TABLE orders TO orders_new`,
 	}
 	cause := func(n int) {
