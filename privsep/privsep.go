@@ -75,7 +75,7 @@ func (u User) mayBecome() error {
 // The names (argv[0]) from which a process knows that it was started as a worker or a launcher.
 const (
 	WorkerName   = "mulligand-worker"
-	LauncherName = "mulligand-launch"
+	LauncherName = "mulligand-launch" // launcher_name in launcher.c
 )
 
 // program is the path of the daemon's own program. It is valid even if the file was replaced since the start.
@@ -83,14 +83,11 @@ const program = "/proc/self/exe"
 
 var hasMain atomic.Bool
 
-// Main runs the worker or the launcher if the process was started as one, and then does not return. Otherwise it returns at
-// once.
+// Main runs the worker if the process was started as one, and then does not return. Otherwise it returns at once. A launcher does not
+// come here: launcher.c has run before.
 func Main() {
-	switch os.Args[0] {
-	case WorkerName:
+	if os.Args[0] == WorkerName {
 		os.Exit(work())
-	case LauncherName:
-		os.Exit(launch())
 	}
 	hasMain.Store(true)
 }
