@@ -54,17 +54,19 @@ deps:
 	rm -f $$log
 
 # Some tests build the programs they run: Go's cache of results knows nothing of those. Most wait for
-# servers, disks and guests: one package more at a time than there are processors, and in each twice as many tests.
+# servers, disks and guests: as many packages at a time as there are processors, besides those of the programs, and in each one test more.
 # The race detector watches Go's memory. SQLite, translated from C, keeps its own outside of it: watching that finds nothing and
 # takes three times as long. BLAKE3 computes on what it is given alone, and takes three times as long as well. Those packages
 # alone: they have no generic code. One that has, built without the detector, can be where the
 # linker takes the code of a sync.Map from, for the whole program; and then races are reported that are none.
 # make lint vets.
 RACE := -race -gcflags=modernc.org/sqlite/lib=-race=false -gcflags=github.com/zeebo/blake3/...=-race=false
-TEST_FLAGS := -count=1 -vet=off $(RACE) -p $(shell expr $$(nproc) + 1) -parallel $(shell expr $$(nproc) \* 2) -timeout 60m $(TAGS)
+TEST_FLAGS := -count=1 -vet=off -p $(shell nproc) -parallel $(shell expr $$(nproc) + 1) -timeout 60m $(TAGS) -skip '^Test(Long|Soak)'
 
 # What takes longest begins first: else the last package runs alone.
-LONGEST := ./daemon ./cmd/mulligand ./snap/disk ./snap/postgres/physical ./snap/postgres/logical ./snap/files ./snap/mysql ./snap/redis ./snap/sqlite ./engine ./systemd
+LONGEST := ./daemon ./snap/disk ./snap/postgres/physical ./snap/postgres/logical ./snap/files ./snap/mysql ./snap/redis ./snap/sqlite ./engine ./systemd
+# The tests of these packages drive the programs as users build them: without the race detector, which would watch the tests alone.
+PROGRAMS := ./cmd/mulligand
 
 # Programs with the race detector wait a second at their end, unless told not to; and tests start many.
 # Memory is not short: collecting garbage less often leaves the processors to the tests.
@@ -80,9 +82,11 @@ SEED  := mkdir -p $(CACHE); run=$$(cat $(CACHE)/run 2>/dev/null || od -An -N2 -t
 # and the soak alone.
 # At the end: where the time went.
 test: deps
-	@$(SEED); mkdir -p bin; rm -f bin/test.json; \
-	$(TEST_ENV) $(if $(ROOT),MULLIGAN_TEST_NOSKIP=1) $(GOTESTSUM) --format standard-quiet --jsonfile bin/test.json --packages "$(LONGEST) ./..." -- $(TEST_FLAGS) -skip '^Test(Long|Soak)'; \
-	code=$$?; echo "the slowest ten:"; $(GOTESTSUM) tool slowest --jsonfile bin/test.json --num 10 || exit 1; exit $$code
+	@$(SEED); export $(TEST_ENV) $(if $(ROOT),MULLIGAN_TEST_NOSKIP=1); mkdir -p bin; rm -f bin/test*.json; \
+	sum="$(GOTESTSUM) --format standard-quiet"; rest=$$(go list $(TAGS) ./... | grep -vxF "$$(go list $(TAGS) $(PROGRAMS))"); \
+	$$sum --jsonfile bin/test-programs.json --packages "$(PROGRAMS)" -- $(TEST_FLAGS) & programs=$$!; \
+	$$sum --jsonfile bin/test-rest.json --packages "$(LONGEST) $$rest" -- $(TEST_FLAGS) $(RACE); code=$$?; wait $$programs || code=1; \
+	cat bin/test-*.json >bin/test.json; echo "the slowest ten:"; $(GOTESTSUM) tool slowest --jsonfile bin/test.json --num 10 || exit 1; exit $$code
 
 # All kills, faults and flips of which make test takes samples, package by package. A run that was stopped goes on with
 # the packages that are left; PART=3/8 does the third of eight parts of each. bin/long has what each package

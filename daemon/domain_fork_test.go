@@ -14,9 +14,9 @@ import (
 	"mulligan/testkit"
 )
 
-// TestForkOfDomain forks apps that are no more than a folder, a database and a domain. One is run by a unit that starts the domain: the
+// testForkOfDomain forks apps that are no more than a folder, a database and a domain. One is run by a unit that starts the domain: the
 // fork has no copy of that, which would start the parent's domain.
-func TestForkOfDomain(t *testing.T) {
+func testForkOfDomain(t *testing.T) {
 	t.Parallel()
 	w := newVMWorld(t, func(app *ipc.App) {
 		app.Health = &ipc.Health{Command: []string{"sh", "-c", "exit 1"}, Timeout: "1s"}
@@ -63,8 +63,8 @@ func TestForkOfDomain(t *testing.T) {
 	w.Do(t, "get")
 }
 
-// TestForkOfDomainOfUnit forks an app whose unit starts its domain.
-func TestForkOfDomainOfUnit(t *testing.T) {
+// testForkOfDomainOfUnit forks an app whose unit starts its domain.
+func testForkOfDomainOfUnit(t *testing.T) {
 	t.Parallel()
 	w := newDomain(t, "shop")
 	h := systemdtest.Boot(t)
@@ -87,8 +87,8 @@ func TestForkOfDomainOfUnit(t *testing.T) {
 	w.Do(t, "get")
 }
 
-// TestForkOfDomainOnHost forks an app whose forks have no namespaces: a domain needs none.
-func TestForkOfDomainOnHost(t *testing.T) {
+// testForkOfDomainOnHost forks an app whose forks have no namespaces: a domain needs none.
+func testForkOfDomainOnHost(t *testing.T) {
 	t.Parallel()
 	w := newVMWorld(t, func(app *ipc.App) {
 		app.Forking.Isolation = ipc.IsolationPorts
@@ -112,9 +112,9 @@ func TestForkOfDomainOnHost(t *testing.T) {
 	w.Do(t, "get")
 }
 
-// TestForkOfDomainWithoutLibvirtd loses libvirtd while a fork's domain is being made. The fork stays listed, with the reason, until it can be
+// testForkOfDomainWithoutLibvirtd loses libvirtd while a fork's domain is being made. The fork stays listed, with the reason, until it can be
 // removed, and then nothing is left of it.
-func TestForkOfDomainWithoutLibvirtd(t *testing.T) {
+func testForkOfDomainWithoutLibvirtd(t *testing.T) {
 	t.Parallel()
 	w := newVMWorld(t, nil)
 	w.close(t, w.d)

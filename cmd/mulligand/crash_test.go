@@ -49,7 +49,7 @@ func (a *testApp) sound(t *testing.T) (word string) {
 	return word
 }
 
-func TestKillInCreate(t *testing.T) {
+func testKillInCreate(t *testing.T) {
 	t.Parallel()
 	d := startDaemon(t)
 	a := newApp(t, d, 3000)
@@ -77,7 +77,7 @@ func TestKillInCreate(t *testing.T) {
 	}
 }
 
-func TestKillInRollback(t *testing.T) {
+func testKillInRollback(t *testing.T) {
 	t.Parallel()
 	d := startDaemon(t)
 	a := newApp(t, d, 3000)

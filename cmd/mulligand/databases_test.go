@@ -134,9 +134,9 @@ func clusterUnit(t *testing.T, h *systemdtest.Host, c *pgtest.Cluster, name stri
 	}
 }
 
-// TestPostgresPhysical does the same on a host with systemd, for a database whose
+// testPostgresPhysical does the same on a host with systemd, for a database whose
 // cluster the daemon manages: in care with one command, and out of it again.
-func TestPostgresPhysical(t *testing.T) {
+func testPostgresPhysical(t *testing.T) {
 	t.Parallel()
 	c := pgtest.New(t, pgtest.Options{Settings: map[string]string{"wal_level": "replica"}})
 	h := systemdtest.Boot(t)
@@ -292,10 +292,10 @@ func postmaster(t *testing.T, c *pgtest.Cluster) string {
 	return pid
 }
 
-// TestPostgresOwned takes a cluster back that its owner started, without systemd and
+// testPostgresOwned takes a cluster back that its owner started, without systemd and
 // without a word of root's: at a daemon of the owner's own, or at the host's; the next run
 // takes the other.
-func TestPostgresOwned(t *testing.T) {
+func testPostgresOwned(t *testing.T) {
 	t.Parallel()
 	daemons := map[string]func(t *testing.T, cred *syscall.Credential) *daemonProcess{
 		"rootless": func(t *testing.T, cred *syscall.Credential) *daemonProcess {

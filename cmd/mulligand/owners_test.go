@@ -111,7 +111,7 @@ func TestStrangerCannotSignalTheDaemon(t *testing.T) {
 	if err := attack.Start(); err != nil {
 		t.Fatal(err)
 	}
-	const apps, atOnce = 200, 8
+	const apps, atOnce = 100, 8
 	var all sync.WaitGroup
 	next, registered := make(chan int), make(chan bool, apps)
 	for range atOnce {

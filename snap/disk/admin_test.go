@@ -74,7 +74,7 @@ func (v *vm) backAndForward(t *testing.T, d *Driver, ids []snap.SnapshotID, wrot
 // An admin pulls the image of one disk together, all of it, then that of the other down to
 // the image that the domain came with. All checkpoints restore, also when those
 // that hold what was pulled are gone.
-func TestBlockPull(t *testing.T) {
+func testBlockPull(t *testing.T) {
 	t.Parallel()
 	v := newVM(t, disktest.GuestOptions{Disks: 2})
 	d := v.driver(t, t.TempDir(), nil)
@@ -223,7 +223,7 @@ const ports = "<controller type='pci' model='pcie-root'/>" + "<controller type='
 // Disks are attached to a running domain, and detached from it: from then on they are
 // captured, or are not. Rollbacks to checkpoints of other disks leave alone what those do not
 // have, and say so.
-func TestDisksComeAndGo(t *testing.T) {
+func testDisksComeAndGo(t *testing.T) {
 	t.Parallel()
 	v := newVM(t, disktest.GuestOptions{Devices: ports})
 	d := v.driver(t, t.TempDir(), nil)
@@ -346,7 +346,7 @@ func TestDisksComeAndGo(t *testing.T) {
 // The disks of a guest whose QEMU was killed are not quiesced, whatever they are restored to
 // or captured again as; those of a guest that shut down are. It is still known when libvirtd
 // was restarted in between.
-func TestQuiescedWhenOff(t *testing.T) {
+func testQuiescedWhenOff(t *testing.T) {
 	v := newVM(t, disktest.GuestOptions{})
 	d := v.driver(t, t.TempDir(), func(c *Config) { c.Shutdown, c.ShutdownTimeout = Clean, 2*time.Minute })
 	expect := func(quiesced bool, warning string) snap.SnapshotID {
@@ -401,7 +401,7 @@ func TestQuiescedWhenOff(t *testing.T) {
 
 // A guest that is paused is captured without its agent's help, and is paused again after
 // a rollback, whether it boots or goes on from its memory.
-func TestPaused(t *testing.T) {
+func testPaused(t *testing.T) {
 	t.Parallel()
 	v := newVM(t, disktest.GuestOptions{})
 	d := v.driver(t, t.TempDir(), func(c *Config) { c.QuiesceTimeout = time.Minute })

