@@ -337,7 +337,7 @@ func (s *Service) beginAgain(a *app.App, begin func() error) {
 	}
 }
 
-// pause stops a fork and its database servers. begin starts again what ran, as does the next start of the daemon after a crash.
+// pause stops a fork and those of its database servers whose files are kept. begin starts again what ran, as does the next start of the daemon after a crash.
 func (s *Service) pause(ctx context.Context, a *app.App) (begin func() error, err error) {
 	begin = func() error { return nil }
 	release, err := s.apps.Acquire(ctx, a, "keep fork", accounts.Self())
@@ -360,7 +360,7 @@ func (s *Service) pause(ctx context.Context, a *app.App) (begin func() error, er
 			return err
 		}
 		defer release()
-		err = s.apps.StartServers(ctx, a.Now.Load())
+		err = s.apps.StartSeeded(ctx, a.Now.Load())
 		if err == nil && runs {
 			err = errs.Also(s.apps.StartUnit(ctx, a), mark(false))
 		}
@@ -374,7 +374,7 @@ func (s *Service) pause(ctx context.Context, a *app.App) (begin func() error, er
 			return begin, err
 		}
 	}
-	return begin, a.Now.Load().StopServers(ctx)
+	return begin, a.Now.Load().StopSeeded(ctx)
 }
 
 // DropFork removes a fork and all that was made for it.

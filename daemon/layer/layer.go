@@ -13,7 +13,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mulligan/daemon/store"
-	"mulligan/daemon/supervise"
 	"mulligan/errs"
 	"mulligan/ipc"
 	"mulligan/snap"
@@ -27,7 +26,7 @@ type Setup struct {
 	Unit   systemd.Unit // nil: the app has none
 	Layers []Layer
 
-	servers []*supervise.Process // a fork's own database servers
+	servers []runningServer // a fork's own database servers
 }
 
 // Kind is the kind of a layer.

@@ -417,7 +417,7 @@ func (o ownServer) covered(rec store.App) (list []string, err error) {
 }
 
 // startServers starts a fork's own servers, or takes them over if they run. fresh reports whether one of them has no data yet.
-func (b *Binder) startServers(ctx context.Context, rec store.App) (running []*supervise.Process, fresh bool, err error) {
+func (b *Binder) startServers(ctx context.Context, rec store.App) (running []runningServer, fresh bool, err error) {
 	list, err := b.ownServers(rec)
 	if err != nil {
 		return nil, false, err
@@ -431,7 +431,7 @@ func (b *Binder) startServers(ctx context.Context, rec store.App) (running []*su
 		if err != nil {
 			return running, fresh, err
 		}
-		running = append(running, p)
+		running = append(running, runningServer{p, o.Seeded != nil})
 		if err := p.Start(ctx); err != nil {
 			// The fork's other layers work; an operation that needs the server says that it does not answer.
 			b.opt.Log.Error("a database server of a fork could not be started", "app", rec.Slug, "database", o.name, "err", err)
@@ -440,9 +440,18 @@ func (b *Binder) startServers(ctx context.Context, rec store.App) (running []*su
 	return running, fresh, nil
 }
 
-// StopServers stops the fork's own servers. StartServers starts them again.
-func (s *Setup) StopServers(ctx context.Context) error {
+// runningServer is the process of a server that a fork has for itself.
+type runningServer struct {
+	*supervise.Process
+	seeded bool // its data were made by the parent's driver, so that it is one of SeededLayers
+}
+
+// StopSeeded stops those of the fork's own servers that have the layers of SeededLayers. StartSeeded starts them again.
+func (s *Setup) StopSeeded(ctx context.Context) error {
 	for _, p := range s.servers {
+		if !p.seeded {
+			continue
+		}
 		if err := p.Stop(ctx); err != nil {
 			return err
 		}
@@ -450,9 +459,12 @@ func (s *Setup) StopServers(ctx context.Context) error {
 	return nil
 }
 
-// StartServers starts the fork's own servers, and waits until they answer.
-func (b *Binder) StartServers(ctx context.Context, s *Setup) error {
+// StartSeeded starts what StopSeeded stopped, and waits until it answers.
+func (b *Binder) StartSeeded(ctx context.Context, s *Setup) error {
 	for _, p := range s.servers {
+		if !p.seeded {
+			continue
+		}
 		if err := p.Start(ctx); err != nil {
 			return err
 		}
@@ -532,7 +544,7 @@ func (b *Binder) awaitServers(ctx context.Context, s *Setup, patience time.Durat
 
 // serversRun reports whether none of the fork's own servers was given up.
 func (s *Setup) serversRun(ctx context.Context) bool {
-	return !slices.ContainsFunc(s.servers, func(p *supervise.Process) bool {
+	return !slices.ContainsFunc(s.servers, func(p runningServer) bool {
 		st, err := p.State(ctx)
 		return err != nil || st.Active == "failed"
 	})
