@@ -11,11 +11,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/cdproto/network"
 	cdpage "github.com/chromedp/cdproto/page"
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
 
 	"mulligan/ipc"
 	"mulligan/testkit"
@@ -64,21 +64,22 @@ func TestPage(t *testing.T) {
 	b.click("dialog button", "Close")
 
 	entry := "#" + string(good.ID)
-	b.click(entry+" button", "Pin")
+	b.menu(entry, "Pin")
 	b.see(entry+" .badge", "pinned")
-	b.click(entry+" button", "Delete…")
+	b.menu(entry, "Delete…")
 	b.click("dialog button", "Delete for good")
 	b.see("dialog .notice.bad", "pinned")
 	b.click("dialog button", "Keep it")
-	b.click(entry+" button", "Changes")
+	b.menu(entry, "What changed")
+	b.see("dialog table.db th", "words")
 	b.click("dialog summary", "page.html")
 	b.see("dialog .patch .minus", "-zero")
 	b.see("dialog .patch .plus", "+broken")
 	b.looksRight("changes")
 	b.click("dialog button", "✕")
-	b.click(entry+" button", "Unpin")
+	b.menu(entry, "Unpin")
 	b.gone(entry + " .pinned")
-	b.click(entry+" button", "Delete…")
+	b.menu(entry, "Delete…")
 	b.click("dialog button", "Delete for good")
 	b.gone(entry)
 
@@ -118,11 +119,11 @@ func TestPageForks(t *testing.T) {
 	b.see(origin+" "+second+" a", made[1].Fork.Ports[0].Address)
 	b.looksRight("forks")
 
-	b.click(origin+" > article > .row button", "Fork…")
+	b.menu(origin, "Fork…")
 	b.do(chromedp.SendKeys("#fork-name", "third", chromedp.ByQuery))
 	b.click("dialog button", "Make a fork")
 	b.see(origin+" .branch a", "Fork third")
-	b.click(second+" button", "Changes")
+	b.menu(second, "What it changed")
 	b.see("dialog .name", "page.html")
 	b.see("dialog p", "It is healthy.")
 	b.looksRight("fork-changes")
@@ -148,9 +149,13 @@ func TestPageForks(t *testing.T) {
 		t.Fatalf("after keep the app has %s", word)
 	}
 	for _, name := range []string{"1", "third"} {
-		b.click(".branch button[aria-label='Drop fork "+name+"']", "Drop…")
+		id := "#" + string(made[0].ID)
+		if name == "third" {
+			id = "#" + string(ask[ipc.App](d, "app", "show", "--app", "shop-third").ID)
+		}
+		b.menu(id, "Drop…")
 		b.click("dialog button", "Drop for good")
-		b.gone(".branch button[aria-label='Drop fork " + name + "']")
+		b.gone(id)
 	}
 	if list := ask[ipc.ForkList](d, "forks", "--app", "shop").Forks; len(list) != 0 {
 		t.Errorf("left are %+v", list)
@@ -158,27 +163,55 @@ func TestPageForks(t *testing.T) {
 	b.innocent(link.URL)
 }
 
-// TestPageByKeyboard makes and takes back a change without a mouse.
+// TestPageByKeyboard makes a checkpoint, takes a change back, and pins without a mouse, and finds the keys listed.
 func TestPageByKeyboard(t *testing.T) {
 	t.Parallel()
 	d := startDaemon(t)
 	a := newApp(t, d, 20)
-	a.create()
-	a.set(t, "broken")
 	b := newBrowser(t)
 	b.do(chromedp.Navigate(ask[ipc.UILink](d, "ui").URL))
-	b.see(".entry button", "Roll back…")
-	b.tabTo("Roll back " + string(a.checkpoints()[0].ID))
-	b.do(chromedp.KeyEvent("\r"))
+	b.see("button", "Create checkpoint")
+	b.press("c")
+	b.see("dialog h2", "Create a checkpoint")
+	b.press("first", "\r")
+	b.see(".entry .note", "first") // by letters that are keys elsewhere
+	a.set(t, "broken")
+	b.press("j", "j", "\r")
 	b.see("dialog .changes .name", "page.html")
 	b.tabTo("Roll back")
-	b.do(chromedp.KeyEvent("\r"))
+	b.press("\r")
 	b.see("dialog h3", "Done, and proven")
-	b.do(chromedp.KeyEvent("\x1b"))
+	b.press("\x1b")
 	b.gone("dialog")
 	if got := a.word(t); got != "zero" {
 		t.Fatalf("the app is in state %s", got)
 	}
+
+	first := "#" + string(a.checkpoints()[1].ID)
+	b.see(first, "first")
+	b.do(chromedp.Focus(first+" .main-action", chromedp.ByQuery))
+	b.press("d")
+	b.see("dialog h2", "What changed")
+	b.press("\x1b")
+	b.gone("dialog")
+	b.press("m", kb.ArrowDown, kb.ArrowDown)
+	b.until("the third of the menu to have the focus", `document.activeElement.textContent === "Pin"`)
+	b.press("\r")
+	b.see(first+" .badge", "pinned")
+	b.press("2")
+	b.see(".tabs a[aria-current]", "Storage")
+	b.press("?")
+	b.see("dialog th", "j")
+	b.looksRight("keys")
+	b.click("#single-keys", "")
+	b.press("\x1b")
+	b.gone("dialog")
+	b.press("1")
+	b.do(chromedp.Evaluate(`document.querySelector("#keys").click()`, nil)) // the list is still one button away
+	b.see("dialog th", "j")
+	b.press("\x1b")
+	b.gone("dialog")
+	b.see(".tabs a[aria-current]", "Storage")
 }
 
 // browser is a real Chromium with nothing of anybody's in it.
@@ -206,7 +239,7 @@ func newBrowser(t *testing.T) *browser {
 	t.Cleanup(cancel)
 	ctx, cancel = chromedp.NewContext(ctx, chromedp.WithErrorf(func(string, ...any) {})) // events that are newer than the library
 	t.Cleanup(cancel)
-	ctx, cancel = context.WithTimeout(ctx, 4*time.Minute)
+	ctx, cancel = context.WithTimeout(ctx, 8*time.Minute)
 	t.Cleanup(cancel)
 	b.ctx = ctx
 	chromedp.ListenTarget(ctx, b.note)
@@ -294,6 +327,21 @@ func (b *browser) click(selector, text string) {
 	b.do(chromedp.Evaluate(matching(selector, text)+".click()", nil))
 }
 
+// menu opens a row's menu, and takes an item of it.
+func (b *browser) menu(row, item string) {
+	b.t.Helper()
+	b.click(row+" .acts button.more", "")
+	b.click(row+" [role=menuitem]", item)
+}
+
+// press presses keys, one after another.
+func (b *browser) press(keys ...string) {
+	b.t.Helper()
+	for _, k := range keys {
+		b.do(chromedp.KeyEvent(k))
+	}
+}
+
 // tabTo presses Tab until the element with that accessible name has the focus.
 func (b *browser) tabTo(name string) {
 	b.t.Helper()
@@ -312,7 +360,7 @@ func (b *browser) rollBack(verb string) {
 	b.t.Helper()
 	b.see("dialog .preview h3", "would be undone")
 	b.do(chromedp.Evaluate(`window.seen = new Set();
-		new MutationObserver(() => document.querySelectorAll(".stages li").forEach((li) => seen.add(li.querySelector("strong").textContent + " " + li.className)))
+		new MutationObserver(() => document.querySelectorAll(".stages li").forEach((li) => seen.add(li.dataset.stage + " " + li.className)))
 			.observe(document.body, { subtree: true, childList: true, attributes: true }); 0`, nil))
 	b.click("dialog .row.end button", verb)
 	b.see("dialog h3", "Done, and proven")
@@ -321,37 +369,6 @@ func (b *browser) rollBack(verb string) {
 	for _, stage := range ipc.Stages {
 		if all := strings.Join(seen, "\n"); !strings.Contains(all, string(stage)+" running") || !strings.Contains(all, string(stage)+" ok") {
 			b.t.Errorf("%s was not seen running, then done: %q", stage, seen)
-		}
-	}
-}
-
-// looksRight holds the view against axe's rules in both palettes and against
-// three widths; MULLIGAN_SCREENSHOTS names a folder for pictures of it.
-func (b *browser) looksRight(view string) {
-	b.t.Helper()
-	for _, scheme := range []string{"light", "dark"} {
-		var found []string
-		b.do(emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}),
-			chromedp.Evaluate(b.axe+";0", nil),
-			chromedp.Evaluate(`axe.run({resultTypes: ["violations"]}).then((r) => r.violations.filter((v) => ["serious", "critical"].includes(v.impact))
-				.flatMap((v) => v.nodes.map((n) => v.id + ": " + n.target + ": " + n.failureSummary)))`, &found,
-				func(p *runtime.EvaluateParams) *runtime.EvaluateParams { return p.WithAwaitPromise(true) }))
-		for _, f := range found {
-			b.t.Errorf("%s, %s: %s", view, scheme, f)
-		}
-		for _, width := range []int64{390, 768, 1280} {
-			var wide int64
-			var picture []byte
-			b.do(chromedp.EmulateViewport(width, 900), chromedp.Evaluate("document.documentElement.scrollWidth", &wide))
-			if wide > width {
-				b.t.Errorf("%s is %d wide in a window of %d", view, wide, width)
-			}
-			if dir := os.Getenv("MULLIGAN_SCREENSHOTS"); dir != "" {
-				b.do(chromedp.CaptureScreenshot(&picture))
-				if err := os.WriteFile(filepath.Join(dir, fmt.Sprintf("%s-%s-%d.png", view, scheme, width)), picture, 0o644); err != nil {
-					b.t.Fatal(err)
-				}
-			}
 		}
 	}
 }

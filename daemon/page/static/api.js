@@ -25,6 +25,7 @@ async function send(method, path, body, accept = "application/json") {
   try {
     resp = await fetch(path, { method, headers, body: body === undefined ? undefined : JSON.stringify(body) });
   } catch {
+    window.dispatchEvent(new Event("api-unreachable"));
     throw new Failure(0, { error: { kind: "unavailable", message: "the daemon does not answer", hint: "see `mulligan status`" } });
   }
   return resp;
@@ -78,18 +79,24 @@ export const api = {
     if (!resp.headers.get("Content-Type")?.startsWith("text/event-stream")) {
       throw new Failure(resp.status, await resp.json().catch(() => null));
     }
-    for await (const ev of events(resp.body)) {
-      if (ev.name === "stage") onstage(ev.data);
-      else if (ev.name === "result") return ev.data;
-      else if (ev.name === "error") throw new Failure(500, { error: ev.data });
+    const silent = { error: { kind: "unavailable", message: "the daemon stopped telling of the rollback",
+      hint: "it goes on without this page, and after a crash it is finished or taken back at the next start: the audit says which" } };
+    try {
+      for await (const ev of events(resp.body)) {
+        if (ev.name === "stage") onstage(ev.data);
+        else if (ev.name === "result") return ev.data;
+        else if (ev.name === "error") throw new Failure(500, { error: ev.data });
+      }
+    } catch (err) {
+      throw err instanceof Failure ? err : new Failure(0, silent);
     }
-    throw new Failure(0, { error: { message: "the daemon stopped telling of the rollback", hint: "it goes on without this page: see the audit" } });
+    throw new Failure(0, silent);
   },
 
   // follow calls on with each event of the app's feed until the signal ends it.
   follow(slug, on, signal) {
     const source = new EventSource(app(slug, "events"));
-    for (const kind of ["checkpoint", "deleted", "rollback", "turn", "stage"]) {
+    for (const kind of ["checkpoint", "deleted", "rollback", "revert", "turn", "stage"]) {
       source.addEventListener(kind, (e) => on(kind, JSON.parse(e.data)));
     }
     signal.addEventListener("abort", () => source.close());

@@ -96,19 +96,3 @@ export function trouble(err) {
     h("p", {}, h("strong", {}, shown(err.message))),
     err.hint ? h("p", {}, shown(err.hint)) : null);
 }
-
-// dialog shows a modal one, gives it to build, and is gone when it closes.
-// The element that had the focus gets it back.
-export function dialog(title, build) {
-  const back = document.activeElement;
-  const heading = h("h2", { id: `dialog-${Date.now()}` }, title);
-  const box = h("dialog", { "aria-labelledby": heading.id });
-  const close = () => box.close();
-  const body = h("div", { class: "dialog-body" });
-  box.append(h("header", {}, heading, h("button", { type: "button", class: "icon", "aria-label": "Close", onclick: close }, "✕")), body);
-  box.addEventListener("close", () => { box.remove(); if (back?.isConnected) back.focus(); });
-  document.body.append(box);
-  build(body, close, box);
-  box.showModal();
-  return box;
-}

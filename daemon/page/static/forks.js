@@ -1,8 +1,9 @@
 // Forks, as branches of the timeline: each below the checkpoint that it began with.
 
 import { api } from "./api.js";
-import { h, fill, name, shown, count, dialog, say, trouble } from "./dom.js";
-import { line } from "./changes.js";
+import { h, fill, name, shown, count, say, trouble } from "./dom.js";
+import { dialog, menu } from "./layers.js";
+import { brief } from "./changes.js";
 import { would, receipt } from "./rollback.js";
 
 // branches shows forks, or nothing if there are none.
@@ -11,19 +12,23 @@ export function branches(view, forks) {
 }
 
 function branch(view, app) {
-  const fork = app.fork;
-  const button = (what, text, onclick, cls) => h("button", { type: "button", class: cls, "data-key": `${what}-${app.app_id}`, "aria-label": `${text.replace("…", "")} fork ${fork.name}`, onclick }, text);
+  const { fork } = app;
+  const ports = fork.ports ?? [];
   return h("div", { class: "branch", role: "listitem", id: app.app_id },
-    h("p", { class: "title" }, h("span", { class: "fork-sign", "aria-hidden": "true" }, "↳"),
-      h("a", { href: `#/app/${encodeURIComponent(app.slug)}` }, "Fork ", name(fork.name, "")),
-      h("span", { class: "badge" }, fork.making ? "in the making" : app.state === "none" ? "files" : shown(app.state)),
-      (fork.ports ?? []).map((p) => h("a", { class: "small", href: `http://${host(app, p)}/`, rel: "noreferrer", target: "_blank" }, shown(p.address)))),
-    h("p", { class: "quiet small" }, name(app.workspace)),
-    (app.problems ?? []).map((p) => h("p", { class: "notice warn small" }, shown(p))),
-    h("div", { class: "row" },
-      button("compare", "Changes", () => compareDialog(view, app), ""),
-      button("keep", "Keep…", () => keepDialog(view, app), "primary"),
-      button("drop", "Drop…", () => dropDialog(view, app), "danger")));
+    h("div", { class: "head" },
+      h("div", { class: "text" },
+        h("p", { class: "title" }, h("a", { href: `#/app/${encodeURIComponent(app.slug)}` }, "Fork ", name(fork.name, "")),
+          h("span", { class: "badge" }, fork.making ? "in the making" : app.state === "none" ? "files" : shown(app.state))),
+        h("p", { class: "quiet small" }, ports.map((p) => [h("a", { href: `http://${host(app, p)}/`, rel: "noreferrer", target: "_blank" }, shown(p.address)), " · "]), name(app.workspace))),
+      h("div", { class: "acts" },
+        h("button", { type: "button", class: "main-action", "data-key": `keep-${app.app_id}`, "aria-label": `Keep fork ${fork.name}`, onclick: () => keepDialog(view, app) }, "Keep…"),
+        menu({ label: `More of fork ${fork.name}`, key: `more-${app.app_id}`, items: () => [
+          { text: "What it changed", act: () => compareDialog(view, app) },
+          { text: "Its timeline", href: `#/app/${encodeURIComponent(app.slug)}` },
+          ...ports.map((p) => ({ text: `Open ${p.address}`, href: `http://${host(app, p)}/` })),
+          { text: "Drop…", danger: true, act: () => dropDialog(view, app) },
+        ] }))),
+    (app.problems ?? []).map((p) => h("p", { class: "notice warn small" }, shown(p))));
 }
 
 // host is the address of a fork's port for a browser. Cookies ignore ports, so each fork has a name of its own, which browsers look up
@@ -35,7 +40,7 @@ function host(app, port) {
 // forkDialog makes a fork of a checkpoint, or of the present state.
 export function forkDialog(view, cp) {
   dialog("Fork", (body, close) => {
-    const called = h("input", { type: "text", id: "fork-name", maxlength: 32, autocomplete: "off", pattern: "[a-z0-9][a-z0-9\\-]*" });
+    const called = h("input", { type: "text", id: "fork-name", maxlength: 32, autocomplete: "off", autofocus: true, pattern: "[a-z0-9][a-z0-9\\-]*" });
     const out = h("div", {});
     const go = h("button", { type: "submit", class: "primary" }, "Make a fork");
     body.append(h("form", { onsubmit: async (e) => {
@@ -68,7 +73,7 @@ function compareDialog(view, app) {
       fill(body,
         h("p", { role: "status" }, total ? `${count(total, "change")} since its origin.` : "Nothing has changed since its origin.",
           f.healthy === null ? "" : h("span", { class: f.healthy ? "good" : "bad" }, f.healthy ? " It is healthy." : " Its health check fails.")),
-        h("ul", { class: "plain" }, f.changes.map((c) => h("li", {}, line(c)))),
+        brief(f.changes, "What the fork changed"),
         f.changes.length < total && h("p", { class: "quiet small" }, `The first ${f.changes.length} of ${total}.`),
         [...(f.unknown ?? []), ...(f.unreadable ?? [])].map((l) => h("p", { class: "notice warn small" }, "Not known: ", shown(l))),
         h("p", { class: "row end" }, h("button", { type: "button", onclick: close }, "Close")));

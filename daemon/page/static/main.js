@@ -2,7 +2,10 @@
 // between the views. The address says what is shown: #/app/SLUG/VIEW.
 
 import { api } from "./api.js";
-import { h, fill, name, shown, bytes, count, moment, trouble } from "./dom.js";
+import { h, fill, name, shown, bytes, count, moment, say, trouble } from "./dom.js";
+import { menu, covered, closeAll } from "./layers.js";
+import { listen } from "./keys.js";
+import { watch } from "./link.js";
 import { timeline } from "./timeline.js";
 import { storage } from "./storage.js";
 import { audit } from "./audit.js";
@@ -30,7 +33,7 @@ async function show(moved) {
     frame(status);
     const at = where();
     if (at.kind === "health") health(status);
-    else if (!apps.length) empty();
+    else if (!apps.length) empty(signal);
     else await appView(at.kind === "app" ? at : { slug: apps[0].slug, view: "timeline" }, signal);
   } catch (err) {
     if (!signal.aborted) failed(err);
@@ -42,32 +45,48 @@ function failed(err) {
   document.title = "mulligan";
   if (err.kind === "unauthenticated") {
     fill(main, h("section", { class: "center" },
+      h("img", { src: "icon.svg", alt: "", width: 72, height: 72 }),
       h("h1", {}, "Nobody is logged in here"),
-      h("p", {}, "Run ", h("code", {}, "mulligan ui"), " and follow its link.")));
+      h("p", {}, "This command opens the page:"), command("mulligan ui")));
     return;
   }
   fill(main, trouble(err), h("p", {}, h("button", { type: "button", onclick: () => show() }, "Try again")));
 }
 
-// frame draws the list of apps and the daemon's state.
+// frame draws the way to the other apps, and the daemon's state.
 function frame(status) {
   const at = where();
-  const current = at.kind === "app" ? at.slug : at.kind === "health" ? null : apps[0]?.slug;
-  fill(document.getElementById("apps"), h("ul", {}, apps.filter((a) => !a.fork || a.slug === current).map((a) => h("li", {},
-    h("a", { href: `#/app/${encodeURIComponent(a.slug)}`, "aria-current": a.slug === current ? "page" : null },
-      h("span", { class: `dot ${a.problems?.length ? "warn" : a.state}`, "aria-hidden": "true" }), name(a.slug, ""))))));
+  const current = at.kind === "health" ? null : apps.find((a) => a.slug === at.slug) ?? apps[0];
+  const list = apps.filter((a) => !a.fork || a === current);
+  const dot = (a) => h("span", { class: `dot ${a.problems?.length ? "warn" : a.state}`, "aria-hidden": "true" });
+  fill(document.getElementById("apps"), list.length > 0 && menu({
+    label: current ? `App ${current.slug}: choose another` : "Choose an app", cls: "chooser",
+    face: h("span", { class: "chosen" }, current ? [dot(current), name(current.slug, "")] : "Apps", h("span", { "aria-hidden": "true" }, "▾")),
+    items: () => list.map((a) => ({ text: [dot(a), name(a.slug, "")], href: `#/app/${encodeURIComponent(a.slug)}`, current: a === current })),
+  }));
   const problems = status.problems?.length ?? 0;
   const el = document.getElementById("health");
   el.className = "health" + (problems ? " warn" : "");
   fill(el, h("span", { class: `dot ${problems ? "warn" : "running"}`, "aria-hidden": "true" }),
-    problems ? count(problems, "problem") : "daemon well");
+    h("span", {}, problems ? count(problems, "problem") : "daemon well"));
 }
 
-function empty() {
+// command shows one to type, with a button that copies it.
+function command(text) {
+  return h("p", { class: "command" }, h("code", {}, text), h("button", { type: "button", class: "primary", onclick: () =>
+    navigator.clipboard.writeText(text).then(() => say("Copied."), () => say("This browser does not let the page copy: mark the text.")) }, "Copy"));
+}
+
+function empty(signal) {
+  // Whoever runs the command looks here for what it did.
+  const look = setInterval(() => api.apps().then((list) => { if (list.length && !signal.aborted) show(); }, () => {}), 2000);
+  signal.addEventListener("abort", () => clearInterval(look));
+  document.title = "mulligan";
   fill(main, h("section", { class: "center" },
+    h("img", { src: "icon.svg", alt: "", width: 72, height: 72 }),
     h("h1", {}, "No app yet"),
-    h("p", {}, "In the folder of one, run ", h("code", {}, "mulligan init"), "."),
-    h("p", {}, h("button", { type: "button", onclick: () => show() }, "Look again"))));
+    h("p", {}, "In the folder of a project, run"), command("mulligan init"),
+    h("p", { class: "quiet" }, "It says what it will protect, and the app is shown here.")));
 }
 
 async function appView({ slug, view }, signal) {
@@ -75,17 +94,38 @@ async function appView({ slug, view }, signal) {
   if (signal.aborted) return;
   document.title = `${a.slug} · mulligan`;
   const body = h("div", { class: "view" });
+  const line = h("p", { class: "quiet" });
+  let told;
+  const tell = (now) => {
+    const news = [now.state, now.busy, now.following].join();
+    if (news !== told) fill(line, name(now.workspace), " · ", state(now), now.fork ? origin(now) : ""); // else a link in it would lose the focus
+    told = news;
+  };
+  tell(a);
+  follow(a, tell, signal);
   fill(main,
     h("header", { class: "app-head" },
       h("div", {},
         h("h1", {}, name(a.slug, "")),
-        h("p", { class: "quiet" }, name(a.workspace), " · ", state(a), a.fork ? origin(a) : "")),
-      h("div", { class: "app-actions", id: "app-actions" })),
+        line)),
+    h("div", { id: "live", role: "status" }),
     (a.problems ?? []).map((p) => h("p", { class: "notice warn" }, shown(p))),
     h("nav", { class: "tabs", "aria-label": "Views of the app" }, Object.entries(views).map(([key, [label]]) =>
       h("a", { href: `#/app/${encodeURIComponent(a.slug)}/${key}`, "aria-current": key === view ? "page" : null }, label))),
     body);
   await views[view][1](a, body, signal, () => show());
+}
+
+// follow keeps what is told of the app's state true. The end of an operation that the view began with draws the view anew.
+function follow(a, tell, signal) {
+  const timer = setInterval(async () => {
+    if (document.hidden) return;
+    const now = await api.app(a.slug).catch(() => null); // the link says so when the daemon is gone
+    if (!now || signal.aborted) return;
+    if (a.busy && !now.busy && !covered()) show();
+    else tell(now);
+  }, 2000);
+  signal.addEventListener("abort", () => clearInterval(timer));
 }
 
 // origin says which app a fork is of, and from where.
@@ -113,5 +153,9 @@ function health(s) {
     h("p", { class: "row end" }, h("button", { type: "button", onclick: () => api.leave().then(() => show(true), failed) }, "Log out of this page")));
 }
 
-window.addEventListener("hashchange", () => show(true));
+window.addEventListener("hashchange", () => { closeAll(); show(true); });
+listen();
+// again draws the page anew, once nothing lies above it.
+const again = () => (covered() ? setTimeout(again, 500) : show());
+window.addEventListener("api-unreachable", watch(again));
 show();

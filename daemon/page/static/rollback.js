@@ -2,13 +2,15 @@
 // stages as they happen, then the receipt.
 
 import { api } from "./api.js";
-import { h, fill, name, shown, count, duration, dialog, say, trouble } from "./dom.js";
-import { line } from "./changes.js";
+import { h, fill, name, shown, count, duration, say, trouble } from "./dom.js";
+import { dialog } from "./layers.js";
+import { brief } from "./changes.js";
 
 const stages = ["safety-checkpoint", "stop-unit", "vm-revert", "db-restore", "start-unit", "health-check"];
-const meaning = {
-  "safety-checkpoint": "keep the state as it is now", "stop-unit": "stop the app", "vm-revert": "files and disks",
-  "db-restore": "databases", "start-unit": "start the app", "health-check": "ask the app how it is",
+// meaning says what each stage does.
+export const meaning = {
+  "safety-checkpoint": "Keep the state as it is now", "stop-unit": "Stop the app", "vm-revert": "Put files and disks back",
+  "db-restore": "Put databases back", "start-unit": "Start the app", "health-check": "Ask the app how it is",
 };
 const marks = { ok: "✓", failed: "✗", skipped: "–", running: "…" };
 
@@ -62,8 +64,8 @@ export function would(res, title = "") {
   const changes = res.changes_reverted ?? [];
   return [
     title && h("p", { class: "quiet" }, title, ":"),
-    h("h3", { role: "status" }, res.changes_total ? `${count(res.changes_total, "change")} would be undone` : "Nothing differs in files"),
-    changes.length > 0 && h("ul", { class: "plain changes", tabindex: "0", "aria-label": "Changes that would be undone" }, changes.map((c) => h("li", {}, line(c)))),
+    h("h3", { role: "status" }, res.changes_total ? `${count(res.changes_total, "change")} would be undone` : "Nothing would change"),
+    changes.length > 0 && brief(changes, "Changes that would be undone"),
     changes.length < res.changes_total && h("p", { class: "quiet small" }, `The first ${changes.length} of ${res.changes_total}.`),
     (res.warnings ?? []).map((w) => h("p", { class: "notice warn small" }, shown(w))),
     (res.assumptions ?? []).length > 0 && h("details", {}, h("summary", {}, "What this takes for granted"), h("ul", {}, res.assumptions.map((a) => h("li", {}, shown(a))))),
@@ -71,8 +73,8 @@ export function would(res, title = "") {
 }
 
 async function run(r, request) {
-  const rows = new Map(stages.map((s) => [s, h("li", { class: "waiting" }, h("span", { class: "mark", "aria-hidden": "true" }, "·"),
-    h("span", {}, h("strong", {}, s), h("span", { class: "quiet" }, ` ${meaning[s]}`)), h("span", { class: "took" }))]));
+  const rows = new Map(stages.map((s) => [s, h("li", { class: "waiting", "data-stage": s }, h("span", { class: "mark", "aria-hidden": "true" }, "·"),
+    h("span", {}, h("strong", {}, meaning[s])), h("span", { class: "took" }))]));
   const news = h("p", { class: "hidden", role: "status" });
   const end = h("div", {});
   fill(r.body, h("ol", { class: "stages", "aria-label": "Stages" }, [...rows.values()]), news, end);
@@ -86,7 +88,7 @@ async function run(r, request) {
       if (s.status === "running") began.set(s.stage, performance.now());
       else began.delete(s.stage);
       stage(rows.get(s.stage), s);
-      if (s.status !== "running") news.textContent = `${s.stage}: ${s.status}`;
+      if (s.status !== "running") news.textContent = `${meaning[s.stage]}: ${s.status}`;
     });
     for (const s of res.stages ?? []) stage(rows.get(s.stage), s);
     fill(end, receipt(r, res));

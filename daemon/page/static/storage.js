@@ -9,6 +9,11 @@ export async function storage(app, body, signal) {
   const { checkpoints, storage_usage: use } = await api.checkpoints(app.slug);
   if (signal.aborted) return;
   const list = checkpoints ?? [];
+  if (!list.length) {
+    fill(body, h("div", { class: "entry blank first" }, h("div", { class: "blank" }, h("h2", {}, "Nothing is stored yet"), h("p", { class: "quiet" }, "The first checkpoint occupies about what the app does; the ones after it only what changed."),
+      h("p", {}, h("button", { type: "button", class: "primary", onclick: () => { location.hash = `#/app/${encodeURIComponent(app.slug)}/timeline`; } }, "To the timeline")))));
+    return;
+  }
   const own = kinds.map(([k, label]) => [k, label, sum(list.filter((c) => c.trigger === k))]);
   const shared = Math.max(0, use.total_bytes - sum(list));
   const parts = [...own, ["shared", "shared by several", shared]].filter(([, , n]) => n > 0);
@@ -21,10 +26,17 @@ export async function storage(app, body, signal) {
     h("ul", { class: "legend" }, parts.map(([k, label, n]) => h("li", {}, h("span", { class: `swatch ${k}`, "aria-hidden": "true" }), `${label} ${bytes(n)}`))),
     h("p", {}, `${count(use.checkpoint_count, "checkpoint")}, ${use.pinned_count} pinned. Kept are the newest ${use.keep_last}, one a day for ${count(use.daily_days, "day")}, the newest ${app.retention.keep_turns} of turns, and the newest ${app.retention.keep_safety} from before rollbacks.`),
     h("h2", {}, "What each would free"), chart(list.slice(0, 120).reverse()),
-    h("details", {}, h("summary", {}, "As a table"), h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Checkpoints by size" }, h("table", {},
+    asTable(list));
+}
+
+// asTable is filled when it is opened: it has a row a checkpoint.
+function asTable(list) {
+  const box = h("details", {}, h("summary", {}, "As a table"));
+  box.addEventListener("toggle", () => box.open && box.append(h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Checkpoints by size" }, h("table", {},
       h("thead", {}, h("tr", {}, ["Checkpoint", "Made", "Kind", "Frees", "Notes"].map((t) => h("th", { scope: "col" }, t)))),
       h("tbody", {}, [...list].sort((a, b) => b.size_bytes - a.size_bytes).map((c) => h("tr", {}, h("th", { scope: "row" }, h("code", {}, c.checkpoint_id)),
-        h("td", {}, moment(c.created_at)), h("td", {}, c.trigger + (c.pinned ? ", pinned" : "")), h("td", { class: "num" }, bytes(c.size_bytes)), h("td", {}, name(c.notes ?? "", "note")))))))));
+        h("td", {}, moment(c.created_at)), h("td", {}, c.trigger + (c.pinned ? ", pinned" : "")), h("td", { class: "num" }, bytes(c.size_bytes)), h("td", {}, name(c.notes ?? "", "note")))))))), { once: true });
+  return box;
 }
 
 const sum = (list) => list.reduce((n, c) => n + c.size_bytes, 0);

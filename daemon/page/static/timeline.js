@@ -1,31 +1,45 @@
-// The timeline: "now" on top, below it every checkpoint, newest first, each with
-// what made it and what can be done with it.
+// The timeline: "now" on top, below it every checkpoint, newest first, each a row
+// that says what made it and when, with one main action and a menu.
 
 import { api } from "./api.js";
-import { h, fill, name, shown, bytes, count, time, day, dialog, say, trouble } from "./dom.js";
-import { rollbackDialog } from "./rollback.js";
+import { h, fill, name, shown, bytes, count, time, day, say, trouble } from "./dom.js";
+import { dialog, menu, covered } from "./layers.js";
+import { rollbackDialog, meaning } from "./rollback.js";
 import { changesDialog } from "./changes.js";
 import { branches, forkDialog } from "./forks.js";
 
 const PAGE = 50;
 const kinds = {
-  manual: ["●", "manual", "Made by a person or a tool"],
-  agent: ["◆", "turn", "Made by itself before a turn's first write"],
-  deploy: ["▲", "deploy", "Made by a deployment"],
-  "pre-rollback": ["↺", "safety", "The state just before a rollback: the way forward again"],
+  manual: ["●", "Manual", "made by a person or a tool"],
+  agent: ["◆", "Turns", "made by itself before a turn's first write"],
+  deploy: ["▲", "Deploys", "made by a deployment"],
+  "pre-rollback": ["↺", "Safety", "the state just before a rollback: the way forward again"],
 };
+const words = { manual: "manual", agent: "before a turn", deploy: "deploy", "pre-rollback": "safety" };
 
 export async function timeline(app, body, signal, reload) {
-  const view = { app, body, signal, reload, filter: "", list: [], turns: new Map(), forks: [], more: false };
-  actions(view);
+  const view = { app, body, signal, reload, filter: "", list: [], turns: new Map(), forks: [], more: false, forward: null };
   await load(view);
-  // Several events come together: one look is enough for them.
+  // Several events come together: one look is enough for them. What is open above stays as it is until it closes.
   let soon;
-  api.follow(app.slug, (kind) => {
-    if (kind === "stage" || document.querySelector("dialog[open]")) return;
+  const look = () => {
+    if (signal.aborted) return;
+    if (covered()) soon = setTimeout(look, 500);
+    else load(view).catch(() => {}); // the link says so when the daemon is gone
+  };
+  if (app.busy) live(`${app.busy} is under way.`);
+  api.follow(app.slug, (kind, data) => {
+    if (kind === "stage") return live(data.status === "running" ? `Rollback under way: ${meaning[data.stage]}…` : null);
+    live("");
     clearTimeout(soon);
-    soon = setTimeout(() => !signal.aborted && load(view).catch(() => {}), 300);
+    soon = setTimeout(look, 300);
   }, signal);
+}
+
+// live says above the timeline what is being done to the app; null leaves what it says.
+function live(text) {
+  const el = document.getElementById("live");
+  if (el && text !== null) fill(el, text && h("p", { class: "notice live" }, h("span", { class: "spinner", "aria-hidden": "true" }), text));
 }
 
 // refresh shows the newest state, also when the view was drawn anew meanwhile.
@@ -33,61 +47,77 @@ const refresh = (view) => (view.signal.aborted ? view.reload() : load(view));
 
 async function load(view) {
   const { app, signal } = view;
-  const [page, turns, forks] = await Promise.all([
-    api.checkpoints(app.slug, { limit: PAGE, trigger: view.filter }), api.turns(app.slug, 500), api.forks(app.slug)]);
+  const limit = Math.max(PAGE, view.list.length); // what was asked for by "Show older" stays
+  const [page, turns, forks, safety] = await Promise.all([
+    api.checkpoints(app.slug, { limit, trigger: view.filter }), api.turns(app.slug, 500), api.forks(app.slug),
+    api.checkpoints(app.slug, { trigger: "pre-rollback", limit: 1 })]);
   if (signal.aborted) return;
   view.list = page.checkpoints ?? [];
-  view.more = view.list.length === PAGE;
+  view.more = view.list.length === limit;
   view.forks = forks;
   view.turns = new Map(turns.map((t) => [t.checkpoint_id, t]));
+  view.forward = safety.checkpoints?.[0]; // the last rollback's safety checkpoint is the way forward
   draw(view);
 }
 
-function actions(view) {
-  const { app } = view;
-  fill(document.getElementById("app-actions"),
-    h("button", { type: "button", onclick: () => pruneDialog(view) }, "Prune…"),
-    h("button", { type: "button", onclick: () => forkDialog(view) }, "Fork…"),
-    h("button", { type: "button", id: "forward", hidden: true }, "↻ Roll forward…"),
-    h("button", { type: "button", class: "primary", onclick: () => createDialog(view) }, "Create checkpoint"));
-  // The last rollback's safety checkpoint is the way forward.
-  api.checkpoints(app.slug, { trigger: "pre-rollback", limit: 1 }).then(({ checkpoints }) => {
-    const button = document.getElementById("forward");
-    if (!checkpoints?.length || !button) return;
-    button.hidden = false;
-    button.addEventListener("click", () => rollbackDialog(app, checkpoints[0], view.reload, "Roll forward"));
-  }, () => {});
-}
-
 function draw(view) {
-  const { app, body, list } = view;
+  const { body, list } = view;
   const focused = document.activeElement?.dataset?.key;
   const days = Map.groupBy(list, (cp) => day(cp.created_at));
+  const first = !list.length && !view.filter;
   fill(body,
-    filters(view),
-    h("ol", { class: "line", "aria-label": "Now" }, h("li", { class: "now" },
-      h("span", { class: "node", "aria-hidden": "true" }, "◉"),
-      h("div", { class: "entry" }, h("p", { class: "title" }, h("strong", {}, "Now")),
-        list.length && h("p", {}, h("button", { type: "button", class: "link", "data-key": "now", onclick: () => changesDialog(app, list[0], "now") },
-          "What changed since the newest checkpoint"))))),
+    !first && filters(view),
+    h("ol", { class: "line", "aria-label": "Now" }, first ? beginning(view) : now(view)),
     elsewhere(view),
     [...days].map(([title, cps]) => [h("h2", { class: "day" }, title),
       h("ol", { class: "line", "aria-label": title }, cps.map((cp) => entry(view, cp, list[list.indexOf(cp) - 1])))]),
-    !list.length && h("p", { class: "quiet" }, view.filter ? "None of this kind." : "No checkpoint yet. The first costs the most; the ones after it only what changed."),
-    view.more && h("p", {}, h("button", { type: "button", onclick: (e) => older(view, e.currentTarget) }, "Show older")));
+    !list.length && view.filter && h("div", { class: "blank" }, h("p", { class: "quiet" }, `No checkpoint here was ${kinds[view.filter]?.[2].replace("the state", "made as the state") ?? "of this kind"}.`),
+      h("p", {}, h("button", { type: "button", onclick: () => choose(view, "") }, "Show all"))),
+    view.more && h("p", { class: "older" }, h("button", { type: "button", "data-key": "older", onclick: (e) => older(view, e.currentTarget) }, "Show older")));
   if (focused) body.querySelector(`[data-key="${CSS.escape(focused)}"]`)?.focus();
+}
+
+// beginning is what an app without a checkpoint shows.
+const beginning = (view) => h("li", { class: "now first" }, h("span", { class: "node", "aria-hidden": "true" }, "◉"),
+  h("div", { class: "entry blank" },
+    h("h2", {}, "No checkpoint yet"),
+    h("p", { class: "quiet" }, "A checkpoint is a state that you can come back to: files, databases and disks together. The first costs the most; the ones after it only what changed."),
+    h("p", {}, h("button", { type: "button", class: "primary", "data-do": "create", onclick: () => createDialog(view) }, "Create checkpoint"))));
+
+// now is the row of the present state.
+function now(view) {
+  const { app, list, forward } = view;
+  const changed = () => changesDialog(app, list[0], "now");
+  return h("li", { class: "now" },
+    h("span", { class: "node", "aria-hidden": "true" }, "◉"),
+    h("div", { class: "entry" }, h("div", { class: "head" },
+      h("div", { class: "text" },
+        h("p", { class: "title" }, h("strong", {}, "Now")),
+        list.length > 0 && h("p", { class: "small" }, h("button", { type: "button", class: "link", "data-key": "now", "data-do": "now", onclick: changed }, "What changed since the newest checkpoint"))),
+      h("div", { class: "acts" },
+        h("button", { type: "button", class: "primary main-action", "data-do": "create", "data-key": "create", onclick: () => createDialog(view) }, "Create checkpoint"),
+        menu({ label: "More of now", key: "more", items: () => [
+          { text: "Fork…", act: () => forkDialog(view) },
+          forward && { text: "Roll forward…", act: () => rollbackDialog(app, forward, view.reload, "Roll forward") },
+          { text: "Prune…", act: () => pruneDialog(view) },
+        ] })))));
 }
 
 // elsewhere shows the forks of checkpoints that are not in the list: older ones, and deleted ones.
 function elsewhere(view) {
   const rest = view.forks.filter((f) => !view.list.some((cp) => cp.checkpoint_id === f.fork.origin));
-  return rest.length > 0 && h("div", { class: "entry" }, h("p", { class: "quiet small" }, "Forks of checkpoints that are not shown"), branches(view, rest));
+  return rest.length > 0 && h("div", { class: "apart" }, h("p", { class: "quiet small" }, "Forks of checkpoints that are not shown"), branches(view, rest));
+}
+
+function choose(view, value) {
+  view.filter = value;
+  view.list = [];
+  return load(view).catch((err) => fill(view.body, trouble(err)));
 }
 
 function filters(view) {
   const option = (value, label) => h("label", {},
-    h("input", { type: "radio", name: "filter", value, checked: view.filter === value, "data-key": `filter-${value}`,
-      onchange: () => { view.filter = value; load(view).catch((err) => fill(view.body, trouble(err))); } }), h("span", {}, label));
+    h("input", { type: "radio", name: "filter", value, checked: view.filter === value, "data-key": `filter-${value}`, onchange: () => choose(view, value) }), h("span", {}, label));
   return h("fieldset", { class: "filters" }, h("legend", { class: "hidden" }, "Show"),
     option("", "All"), Object.entries(kinds).map(([k, [, label]]) => option(k, label)));
 }
@@ -96,9 +126,11 @@ async function older(view, button) {
   button.disabled = true;
   try {
     const page = await api.checkpoints(view.app.slug, { limit: PAGE, trigger: view.filter, before: view.list.at(-1).checkpoint_id });
+    const from = page.checkpoints?.[0]?.checkpoint_id;
     view.list.push(...(page.checkpoints ?? []));
     view.more = page.checkpoints?.length === PAGE;
     draw(view);
+    document.getElementById(from)?.querySelector(".main-action").focus({ preventScroll: true }); // on with what is new
   } catch (err) {
     button.replaceWith(trouble(err));
   }
@@ -107,67 +139,91 @@ async function older(view, button) {
 // entry shows one checkpoint. newer is the one that came after it, if any.
 function entry(view, cp, newer) {
   const { app } = view;
-  const [sign, label, meaning] = kinds[cp.trigger] ?? ["●", cp.trigger, ""];
+  const [sign, , meant] = kinds[cp.trigger] ?? ["●", "", ""];
   const turn = view.turns.get(cp.checkpoint_id);
-  const key = (what) => `${what}-${cp.checkpoint_id}`;
-  const button = (what, text, onclick, cls) => h("button", { type: "button", class: cls, "data-key": key(what), "aria-label": `${text.replace("…", "")} ${cp.checkpoint_id}`, onclick }, text);
-  return h("li", { class: cp.trigger, id: cp.checkpoint_id },
+  const changes = () => changesDialog(app, cp, newer?.checkpoint_id ?? "now");
+  const row = h("li", { class: `cp ${cp.trigger}${cp.pinned ? " kept" : ""}`, id: cp.checkpoint_id, onchanges: changes },
     h("span", { class: "node", "aria-hidden": "true" }, sign),
     h("article", { class: "entry" },
-      h("p", { class: "title" }, time(cp.created_at), h("span", { class: `badge ${cp.trigger}`, title: meaning }, label),
-        cp.pinned && h("span", { class: "badge pinned" }, "pinned"),
-        h("strong", {}, cp.notes ? name(cp.notes, "note") : turn ? turnTitle(turn) : "")),
-      turn && turnChanges(turn),
-      h("p", { class: "quiet small" }, h("code", {}, cp.checkpoint_id), ` · ${bytes(cp.size_bytes)} of its own`,
-        cp.ref ? [" · git ", h("code", {}, cp.ref.slice(0, 10))] : "", cp.quiesced ? "" : " · taken while the app ran",
-        (cp.db_snapshots ?? []).length ? ` · ${count(cp.db_snapshots.length, "database")}` : ""),
-      (cp.warnings ?? []).map((w) => h("p", { class: "notice warn small" }, shown(w))),
-      h("div", { class: "row" },
-        button("back", "Roll back…", () => rollbackDialog(app, cp, view.reload), "primary"),
-        button("changes", "Changes", () => changesDialog(app, cp, newer?.checkpoint_id ?? "now"), ""),
-        button("fork", "Fork…", () => forkDialog(view, cp), ""),
-        button("pin", cp.pinned ? "Unpin" : "Pin", (e) => pin(view, cp, e.currentTarget), ""),
-        button("verify", "Verify", (e) => verify(view, cp, e.currentTarget), ""),
-        button("delete", "Delete…", () => deleteDialog(view, cp), "danger")),
+      h("div", { class: "head" },
+        h("div", { class: "text" },
+          h("p", { class: "title" }, h("strong", {}, title(view, cp, turn)), marks(cp)),
+          h("p", { class: "quiet small" }, time(cp.created_at), " · ", h("span", { title: meant }, words[cp.trigger] ?? cp.trigger),
+            turn && [turn.title || cp.notes ? [" · ", name(author(turn), "")] : "", turnChanges(turn)])),
+        h("div", { class: "acts" },
+          h("button", { type: "button", class: "main-action", "data-key": `back-${cp.checkpoint_id}`, "aria-label": `Roll back ${cp.checkpoint_id}`, onclick: () => rollbackDialog(app, cp, view.reload) }, "Roll back…"),
+          menu({ label: `More of ${cp.checkpoint_id}`, key: `more-${cp.checkpoint_id}`, about: () => facts(cp, turn), items: () => [
+            { text: "What changed", act: changes },
+            { text: "Fork…", act: () => forkDialog(view, cp) },
+            { text: cp.pinned ? "Unpin" : "Pin", act: () => pin(view, cp, row) },
+            { text: "Verify", act: () => verify(view, cp, row) },
+            { text: "Delete…", danger: true, act: () => deleteDialog(view, cp) },
+          ] }))),
+      (cp.warnings ?? []).map((w) => h("p", { class: "remark small" }, shown(w))),
+      cp.damaged && h("p", { class: "notice bad small" }, shown(cp.damaged)),
       branches(view, view.forks.filter((f) => f.fork.origin === cp.checkpoint_id))));
+  return row;
 }
 
-function turnTitle(t) {
-  const who = t.inferred ? "somebody's writes after a quiet time" : `${t.agent || "an agent"}'s turn`;
-  return h("span", {}, "before ", name(who, ""), t.message_id ? [" ", name(t.message_id, "quiet")] : "");
+// title is what a checkpoint is called: by its notes, or by the turn that came after it.
+function title(view, cp, turn) {
+  // A safety checkpoint's notes name the one that was gone back to: its notes say more than its id.
+  const called = (id) => { const cp = view.list.find((c) => c.checkpoint_id === id); return cp?.notes && cp.trigger !== "pre-rollback" ? `“${cp.notes}”` : id; };
+  if (cp.notes) return name(cp.trigger === "pre-rollback" ? cp.notes.replace(/\bcp-[0-9a-f]{12,}\b/, called) : cp.notes, "note");
+  if (turn?.title) return name(turn.title, "note");
+  if (turn) return name(turn.inferred ? "Writes after a quiet time" : `A turn of ${author(turn)}`, "");
+  return cp.deploy_id ? ["Deploy ", name(cp.deploy_id, "")] : cp.trigger === "agent" ? "Before a turn" : "Checkpoint";
 }
+
+const author = (turn) => (turn.inferred ? "nobody announced it" : turn.agent || "an agent");
+
+// marks say what sets a checkpoint apart.
+const marks = (cp) => [
+  cp.pinned && h("span", { class: "badge pinned" }, "pinned"),
+  cp.healthy === false && h("span", { class: "badge bad" }, "was not well"),
+  cp.called_off && h("span", { class: "badge" }, "called off"),
+];
 
 function turnChanges(t) {
-  const c = t.changes;
-  const paths = c.paths ?? [];
-  const total = c.created + c.modified + c.deleted;
-  return h("p", { class: "small" },
-    h("span", { class: "plus" }, `+${c.created}`), " ", h("span", { class: "tilde" }, `~${c.modified}`), " ", h("span", { class: "minus" }, `−${c.deleted}`),
-    h("span", { class: "hidden" }, ` (${c.created} created, ${c.modified} modified, ${c.deleted} deleted)`), "  ",
-    paths.slice(0, 4).map((p, i) => [i ? ", " : "", name(p)]), total > 4 ? ` and ${total - Math.min(4, paths.length)} more` : "");
+  const { created, modified, deleted, paths } = t.changes;
+  const total = created + modified + deleted;
+  if (!total) return "";
+  const told = (paths ?? []).filter((p) => !/(^|\/)\.git\//.test(p)).slice(0, 2);
+  return [" · ", created > 0 && h("span", { class: "plus" }, `+${created} `), modified > 0 && h("span", { class: "tilde" }, `~${modified} `), deleted > 0 && h("span", { class: "minus" }, `−${deleted} `),
+    h("span", { class: "hidden" }, `(${created} created, ${modified} modified, ${deleted} deleted) `),
+    told.map((p, i) => [i ? ", " : "", name(p)]), total > told.length && told.length > 0 && ` and ${total - told.length} more`];
 }
 
-// act runs what a button asks for, and shows beside it what went wrong.
-async function act(view, button, work) {
-  const row = button.closest(".row");
-  row.parentElement.querySelector(":scope > .notice.bad")?.remove();
-  button.disabled = true;
+// facts are what one asks for now and then.
+function facts(cp, turn) {
+  const parts = [bytes(cp.size_bytes) + " of its own", cp.ref && ["git ", h("code", {}, cp.ref.slice(0, 10))],
+    (cp.db_snapshots ?? []).length > 0 && count(cp.db_snapshots.length, "database"), !cp.quiesced && "taken while the app ran",
+    turn?.conversation_id && ["conversation ", name(turn.conversation_id, "name")], turn?.message_id && ["message ", name(turn.message_id, "name")]].filter(Boolean);
+  return [h("p", {}, h("code", {}, cp.checkpoint_id)), parts.map((p) => h("p", {}, p))];
+}
+
+// act runs what a row's menu asks for, and shows in the row what went wrong.
+async function act(row, work) {
+  row.querySelector(".entry > .notice.trouble")?.remove();
+  row.setAttribute("aria-busy", "true");
   try {
     await work();
   } catch (err) {
-    row.after(trouble(err));
+    const box = trouble(err);
+    box.classList.add("trouble");
+    row.querySelector(".head").after(box);
   } finally {
-    button.disabled = false;
+    row.removeAttribute("aria-busy");
   }
 }
 
-const pin = (view, cp, button) => act(view, button, async () => {
+const pin = (view, cp, row) => act(row, async () => {
   await api.pin(view.app.slug, cp.checkpoint_id, !cp.pinned);
   say(cp.pinned ? "No longer pinned." : "Pinned: nothing deletes it.");
   await refresh(view);
 });
 
-const verify = (view, cp, button) => act(view, button, async () => {
+const verify = (view, cp, row) => act(row, async () => {
   const res = await api.verify(view.app.slug, cp.checkpoint_id);
   if (res.ok) return say(`${cp.checkpoint_id} is whole: all that is stored of it was read and checked.`);
   throw { message: "What is stored of it is damaged.", hint: (res.problems ?? []).map((p) => `${p.layer}: ${p.message}`).join("; ") };
@@ -175,7 +231,7 @@ const verify = (view, cp, button) => act(view, button, async () => {
 
 function createDialog(view) {
   dialog("Create a checkpoint", (body, close) => {
-    const notes = h("input", { type: "text", id: "notes", maxlength: 1000, autocomplete: "off" });
+    const notes = h("input", { type: "text", id: "notes", maxlength: 1000, autocomplete: "off", autofocus: true });
     const pinned = h("input", { type: "checkbox", id: "pinned" });
     const live = h("input", { type: "checkbox", id: "live" });
     const out = h("div", {});

@@ -1,0 +1,196 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+
+	cdpage "github.com/chromedp/cdproto/page"
+	"github.com/chromedp/chromedp"
+
+	"mulligan/ipc"
+)
+
+// TestPageStates sees the page in the states that it can be in, from a daemon without an app on, and compares each with its
+// picture.
+func TestPageStates(t *testing.T) {
+	t.Parallel()
+	d := startDaemon(t)
+	b := newBrowser(t)
+	link := ask[ipc.UILink](d, "ui", "--print")
+	b.do(chromedp.Navigate(link.URL))
+	b.see("h1", "No app yet")
+	b.see(".command button", "Copy")
+	b.looksRight("no-app")
+	b.isAsPictured("no-app")
+
+	// The page is open while somebody registers an app.
+	var slow atomic.Pointer[chan struct{}]
+	health := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if gate := slow.Load(); gate != nil {
+			select {
+			case <-*gate:
+			case <-r.Context().Done():
+			}
+		}
+	}))
+	t.Cleanup(health.Close)
+	a := &testApp{d: d, ws: filepath.Join(d.dir, "ws"), addr: freeAddr(t)}
+	if err := os.Mkdir(a.ws, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	a.set(t, "zero")
+	shell(t, a.ws, "git init -q && git add page.html && git -c user.name=t -c user.email=t@example.org commit -qm one")
+	d.must("app", "add", "--slug", "shop", "--dir", a.ws, "--db", "sqlite:shop.db",
+		"--run", fmt.Sprintf("%s serve-app %s page.html", filepath.Join(bin, "app"), a.addr), "--health", health.URL)
+	a.up(t)
+	b.see("h2", "No checkpoint yet")
+	b.see(".app-head p", "running") // which it was not when the page found it
+	b.until("the news of the registration to go", `!document.querySelector("#live").textContent`)
+	b.looksRight("empty")
+	b.isAsPictured("empty")
+	b.click(".view button", "Create checkpoint")
+	b.do(chromedp.SendKeys("#notes", "before the migration", chromedp.ByQuery))
+	b.click("dialog button", "Create")
+	b.see(".entry .note", "before the migration")
+
+	// What git keeps for itself is one line, and a database's changes are a table.
+	a.set(t, "broken")
+	shell(t, a.ws, "git add page.html && git -c user.name=t -c user.email=t@example.org commit -qm two; rm -r src made-in-*; sqlite3 shop.db 'DELETE FROM words WHERE id > 490; CREATE TABLE bills (total INTEGER)'")
+	b.click("button", "What changed since the newest checkpoint")
+	b.see("dialog table.db td", "500 → 490")
+	b.see("dialog table.db td", "CREATE TABLE bills")
+	b.looksRight("changes-folded")
+	b.isAsPictured("changes-folded")
+	b.click("dialog .repository > summary", "git's own files")
+	b.click("dialog .repository details summary", "objects")
+	b.see("dialog .repository .item .name", ".git/objects/")
+
+	// Back closes the dialog and nothing else.
+	b.do(chromedp.Evaluate("history.back(); 0", nil))
+	b.gone("dialog")
+	b.see("h1", "shop")
+
+	// Names that are as long as they may get.
+	long := strings.Repeat("Wm", 30)
+	d.must("create", "--app", "shop", "--notes", long, "--quiesce", "none", "--pin")
+	d.must("create", "--app", "shop", "--trigger", "deploy", "--deploy-id", "r42", "--quiesce", "none")
+	b.see(".title", "Deploy r42")
+	b.see(".note", long)
+	b.click(".filters label", "Turns")
+	b.see("button", "Show all")
+	b.laidOut("none-of-a-kind")
+	b.click("button", "Show all")
+	b.see(".note", long)
+	b.looksRight("three")
+	b.click("#"+string(a.checkpoints()[1].ID)+" button.more", "")
+	b.see(".about p", "of its own")
+	b.laidOut("menu")
+	b.press("\x1b")
+	b.gone("[role=menu]")
+
+	// A rollback that somebody else asked for, while it asks the app how it is.
+	gate := make(chan struct{})
+	slow.Store(&gate)
+	done := make(chan string, 1)
+	go func() { done <- d.must("rollback", "3", "--app", "shop") }()
+	b.see("#live", "Ask the app how it is")
+	b.see(".app-head p", " under way")
+	b.looksRight("under-way")
+	slow.Store(nil)
+	close(gate)
+	<-done
+	b.until("the end of the rollback to show", `!document.querySelector("#live").textContent`)
+	b.see("button", "Roll back…")
+	if got := a.word(t); got != "zero" {
+		t.Fatalf("the app is in state %s", got)
+	}
+	b.innocent(link.URL)
+}
+
+// TestPageLost stops the daemon's process for a while: the page says so, also above a dialog, and goes on by itself.
+func TestPageLost(t *testing.T) {
+	t.Parallel()
+	d := startDaemon(t)
+	newApp(t, d, 5).create()
+	b := newBrowser(t)
+	b.do(chromedp.Navigate(ask[ipc.UILink](d, "ui", "--print").URL))
+	b.see(".entry button", "Roll back…")
+	b.press("c")
+	b.see("dialog h2", "Create a checkpoint")
+
+	if err := d.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	b.see("#lost:popover-open", "The daemon does not answer.")
+	b.until("the banner to be above the dialog", `(() => { const r = document.querySelector("#lost").getBoundingClientRect();
+		return document.querySelector("#lost").contains(document.elementFromPoint(r.left + r.width / 2, r.top + r.height / 2)); })() || document.querySelector("dialog")?.matches(":modal")`)
+	b.press("\x1b")
+	b.gone("dialog")
+	b.looksRight("lost")
+	b.isAsPictured("lost")
+
+	if err := d.cmd.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	b.gone("#lost:popover-open")
+	b.see("#said", "answers again")
+	d.must("create", "--app", "shop", "--notes", "afterwards", "--quiesce", "none")
+	b.see(".note", "afterwards") // the live feed is back as well
+	d.kill()
+	b.see("#lost:popover-open", "mulligan ui")
+}
+
+// TestPageOfThousands shows the first rows of 3,000 checkpoints, and older ones when asked. They are copies, which the browser makes of the
+// checkpoint that the daemon has.
+func TestPageOfThousands(t *testing.T) {
+	t.Parallel()
+	d := startDaemon(t)
+	newApp(t, d, 5).create()
+	b := newBrowser(t)
+	b.do(chromedp.ActionFunc(func(ctx context.Context) error {
+		_, err := cdpage.AddScriptToEvaluateOnNewDocument(thousands).Do(ctx)
+		return err
+	}), chromedp.Navigate(ask[ipc.UILink](d, "ui", "--print").URL))
+	b.see(".cp .note", "note 3000")
+	b.until("a page of rows", `document.querySelectorAll(".cp").length === 50`)
+	b.looksRight("thousands")
+	for n := 100; n <= 200; n += 50 {
+		b.click("button", "Show older")
+		b.until(fmt.Sprintf("%d rows", n), fmt.Sprintf(`document.querySelectorAll(".cp").length === %d`, n))
+	}
+	b.until("the first of the new rows to have the focus", `document.activeElement.closest(".cp").textContent.includes("note 2850")`)
+	b.press("k")
+	b.until("the row before to have the focus", `document.activeElement.closest(".cp").textContent.includes("note 2851")`)
+
+	// Something new changes neither how much is shown nor where the focus is.
+	d.must("create", "--app", "shop", "--notes", "another", "--quiesce", "none")
+	b.see(".cp .note", "another")
+	b.until("200 rows, and the focus where it was", `document.querySelectorAll(".cp").length === 200 && document.activeElement.closest(".cp").textContent.includes("note 2851")`)
+	b.click(".tabs a", "Storage")
+	b.click("summary", "As a table")
+	b.until("a row of the table for each", `document.querySelectorAll("tbody tr").length === 3001`)
+	b.laidOut("thousands-stored")
+}
+
+// thousands answers for the daemon where it is asked for checkpoints: those that it has, and 3,000 older copies of the last.
+const thousands = `(() => {
+	const real = window.fetch;
+	window.fetch = async (path, options) => {
+		const url = new URL(path, location.href);
+		if (!/\/checkpoints$/.test(url.pathname) || options?.method !== "GET" || url.searchParams.get("trigger") === "pre-rollback") return real(path, options);
+		const answer = await (await real(url.pathname, options)).json();
+		const last = answer.checkpoints.pop();
+		for (let i = 3000; i > 0; i--) answer.checkpoints.push({ ...last, checkpoint_id: "cp-" + String(i).padStart(12, "0"), notes: "note " + i, created_at: new Date(Date.parse(last.created_at) - (3000 - i) * 3600e3).toISOString() });
+		const from = answer.checkpoints.findIndex((c) => c.checkpoint_id === url.searchParams.get("before")) + 1;
+		answer.checkpoints = answer.checkpoints.slice(from, from + (Number(url.searchParams.get("limit")) || 1e9));
+		return new Response(JSON.stringify(answer), { headers: { "Content-Type": "application/json" } });
+	};
+})()`
