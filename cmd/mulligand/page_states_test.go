@@ -90,6 +90,7 @@ func TestPageStates(t *testing.T) {
 	b.click("button", "Show all")
 	b.see(".note", long)
 	b.looksRight("three")
+	b.isAsPictured("three")
 	b.click("#"+string(a.checkpoints()[1].ID)+" button.more", "")
 	b.see(".about p", "of its own")
 	b.laidOut("menu")
@@ -103,7 +104,9 @@ func TestPageStates(t *testing.T) {
 	go func() { done <- d.must("rollback", "3", "--app", "shop") }()
 	b.see("#live", "Ask the app how it is")
 	b.see(".app-head p", " under way")
+	b.see(".cp.pre-rollback .title", "before the migration") // the feed has told of it
 	b.looksRight("under-way")
+	b.isAsPictured("under-way")
 	slow.Store(nil)
 	close(gate)
 	<-done

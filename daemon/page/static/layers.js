@@ -6,7 +6,7 @@ import { h } from "./dom.js";
 
 // Each open dialog has an entry of its own in the browser's history, so that
 // Back closes the dialog and does not leave the page.
-const open = [];
+const open = []; // what closes each
 let leaving = 0;     // own steps back that the browser has not made yet
 let afterwards = []; // what waits for them
 
@@ -18,7 +18,7 @@ window.addEventListener("popstate", () => {
     if (--leaving === 0) for (const act of afterwards.splice(0)) act();
     return;
   }
-  while (open.length > (history.state?.dialogs ?? 0)) open.at(-1).close();
+  while (open.length > (history.state?.dialogs ?? 0)) open.at(-1)();
 });
 
 // dialog shows a modal one, which build fills.
@@ -26,19 +26,22 @@ export function dialog(title, build) {
   const back = document.activeElement;
   const heading = h("h2", { id: `dialog-${Date.now()}-${open.length}` }, title);
   const box = h("dialog", { "aria-labelledby": heading.id });
-  const close = () => box.close();
   const body = h("div", { class: "dialog-body" });
-  const enter = () => { if (box.open) history.pushState({ dialogs: open.indexOf(box) + 1 }, ""); };
-  box.append(h("header", {}, heading, h("button", { type: "button", class: "icon", "aria-label": "Close", onclick: close }, "✕")), body);
-  box.addEventListener("close", () => {
-    const depth = open.indexOf(box) + 1;
+  // close ends it at once: the browser tells of the end only later.
+  const close = () => {
+    const depth = open.indexOf(close) + 1;
+    if (!depth) return;
     open.splice(depth - 1, 1);
+    box.close();
     box.remove();
     if (history.state?.dialogs === depth) { leaving++; history.back(); }
     if (back?.isConnected) back.focus();
-  });
+  };
+  const enter = () => { if (box.open) history.pushState({ dialogs: open.indexOf(close) + 1 }, ""); };
+  box.append(h("header", {}, heading, h("button", { type: "button", class: "icon", "aria-label": "Close", onclick: close }, "✕")), body);
+  box.addEventListener("close", close); // of Escape
   document.body.append(box);
-  open.push(box);
+  open.push(close);
   build(body, close, box);
   box.showModal();
   if (leaving) afterwards.push(enter);
@@ -51,7 +54,7 @@ export const covered = () => open.length > 0 || document.querySelector("[role=me
 
 // closeAll closes what is open, for another view.
 export function closeAll() {
-  while (open.length) open.at(-1).close();
+  while (open.length) open.at(-1)();
   dismiss?.(false);
 }
 
