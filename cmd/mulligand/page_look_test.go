@@ -78,6 +78,8 @@ var varying = []struct {
 }{
 	{regexp.MustCompile(`cp-[0-9a-f]{12,}`), "cp-ID"},
 	{regexp.MustCompile(`127\.0\.0\.1:\d+`), "ADDRESS"},
+	{regexp.MustCompile(`by \S+ \(pid \d+`), "by USER (pid N"},
+	{regexp.MustCompile(`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ`), "MOMENT"},
 	{regexp.MustCompile(`(/[\w.-]+)*/(ws|forks\d+)\b`), "FOLDER"},
 	{regexp.MustCompile(`\d\d:\d\d:\d\d[\s\x{202f}]?[AP]M`), "TIME"},
 	{regexp.MustCompile(`\d+(\.\d+)? m?s\b`), "DURATION"},

@@ -32,9 +32,11 @@ func TestPageStates(t *testing.T) {
 	b.isAsPictured("no-app")
 
 	// The page is open while somebody registers an app.
-	var slow atomic.Pointer[chan struct{}]
+	var slow atomic.Pointer[chan struct{}] // holds up who asks the app once it is back in its first state
+	page := filepath.Join(d.dir, "ws", "page.html")
 	health := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if gate := slow.Load(); gate != nil {
+		text, _ := os.ReadFile(page) // which is not there for a moment
+		if gate := slow.Load(); gate != nil && strings.Contains(string(text), "zero") {
 			select {
 			case <-*gate:
 			case <-r.Context().Done():
@@ -98,20 +100,23 @@ func TestPageStates(t *testing.T) {
 	b.gone("[role=menu]")
 
 	// A rollback that somebody else asked for, while it asks the app how it is.
+	d.must("app", "set", "health.timeout=10m", "--app", "shop")
 	gate := make(chan struct{})
 	slow.Store(&gate)
-	done := make(chan string, 1)
-	go func() { done <- d.must("rollback", "3", "--app", "shop") }()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		d.must("rollback", "3", "--app", "shop")
+	}()
 	b.see("#live", "Ask the app how it is")
 	b.see(".app-head p", " under way")
-	b.see(".cp.pre-rollback .title", "before the migration") // the feed has told of it
 	b.looksRight("under-way")
 	b.isAsPictured("under-way")
 	slow.Store(nil)
 	close(gate)
 	<-done
 	b.until("the end of the rollback to show", `!document.querySelector("#live").textContent`)
-	b.see("button", "Roll back…")
+	b.see(".cp.pre-rollback .title", "before the migration")
 	if got := a.word(t); got != "zero" {
 		t.Fatalf("the app is in state %s", got)
 	}
