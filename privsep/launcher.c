@@ -1,8 +1,7 @@
 // The launcher: a process of the daemon's own program that becomes a command of a user's.
 //
 // It runs before anything else of the program does, also before Go's runtime: that, the initialization of some hundred
-// packages and the libraries of libvirt would take most of the time of a short command. It is the only C of mulligan, and does
-// nothing but system calls in their order. launch.go writes the order that it reads, and understands what it reports.
+// packages and their libraries would take most of the time of a short command. It does nothing but system calls in their order. launch.go writes the order that it reads, and understands what it reports.
 
 #define _GNU_SOURCE
 #include <errno.h>

@@ -15,7 +15,7 @@ void *__real_dlopen(const char *name, int flags);
 // The Go package libvirt opens its library at the start of each process, which takes longer than the rest of the start. The processes
 // that the daemon starts from its own program (packages privsep and daemon/isolate) need none, and begin with these names.
 static const char *const helpers[] = {
-	"mulligand-worker", "mulligand-launch", "mulligand-fork", "mulligand-inside", "mulligand-host",
+	"mulligand-worker", "mulligand-fork", "mulligand-inside", "mulligand-host",
 };
 
 void *__wrap_dlopen(const char *name, int flags)

@@ -39,7 +39,7 @@ func TestOpened(t *testing.T) {
 		}
 		return string(out)
 	}
-	for _, name := range []string{privsep.WorkerName, privsep.LauncherName, "mulligand-fork", "mulligand-inside", "mulligand-host"} {
+	for _, name := range []string{privsep.WorkerName, "mulligand-fork", "mulligand-inside", "mulligand-host"} {
 		if got := ask(name); got != "false" {
 			t.Errorf("in %s libvirt is open: %s", name, got)
 		}
