@@ -13,6 +13,7 @@
 package agents
 
 import (
+	"context"
 	"slices"
 
 	"mulligan/errs"
@@ -27,8 +28,15 @@ type Agent struct {
 	read func(name string, payload []byte) (Event, error)
 	// reply returns what a hook of this event must print; nil if nothing.
 	reply func(event string) string
+	// notice returns what a hook of this event must print so that the agent shows a line to the person, and not to the model; nil
+	// if the agent has no means for it.
+	notice func(event, line string) string
 	// looks are the agent's tools that change no files.
 	looks []string
+
+	// ask asks the agent itself what keeps it from running mulligan's hooks in a folder; nil if it cannot be asked. problem is "" if
+	// nothing does.
+	ask func(ctx context.Context, dir string) (problem, remedy string, err error)
 
 	settings func(Place) []Change
 	notes    func(Scope) []string
@@ -62,6 +70,15 @@ func (a *Agent) Notes(s Scope) []string {
 		return nil
 	}
 	return a.notes(s)
+}
+
+// Ask asks the agent itself what keeps it from running mulligan's hooks in a folder, and what to do about it. problem is "" if
+// nothing does, or the agent cannot be asked. The error says why it did not answer.
+func (a *Agent) Ask(ctx context.Context, dir string) (problem, remedy string, err error) {
+	if a.ask == nil {
+		return "", "", nil
+	}
+	return a.ask(ctx, dir)
 }
 
 // list returns the words as "a, b and c".

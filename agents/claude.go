@@ -2,7 +2,8 @@ package agents
 
 // claude is Claude Code. Its hooks: https://code.claude.com/docs/en/hooks.
 //
-// The output of a UserPromptSubmit or SessionStart hook goes to the model, so these hooks print nothing. Stop does not fire
+// The output of a UserPromptSubmit or SessionStart hook goes to the model, so these hooks print nothing, or JSON with a systemMessage,
+// which the person sees. Stop does not fire
 // when a person interrupts; then the next prompt, or the end of the session, ends the turn. The beginning of a session ends its
 // open turn, unless the session begins again after compaction, in the middle of a turn. Version 2.1.197 sends prompt_id after
 // the first prompt; older versions do not.
@@ -11,12 +12,13 @@ var claude = &Agent{
 	read: func(name string, payload []byte) (Event, error) {
 		p, err := decode[snake](payload)
 		ev := p.event(name, claudeEvents)
-		ev.Turn = p.Prompt
+		ev.Turn = p.PromptID
 		if ev.Name == "SessionStart" && p.Source == "compact" {
 			ev.Kind = Other
 		}
 		return ev, err
 	},
+	notice: systemMessage,
 	// A sub-agent's tools have hooks of their own, so the start of a sub-agent is not a call.
 	looks: []string{
 		"Read", "Glob", "Grep", "LS", "NotebookRead", "WebFetch", "WebSearch", "TodoWrite", "Task", "Agent",

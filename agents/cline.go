@@ -13,6 +13,9 @@ var cline = &Agent{
 			name = p.Hook
 		}
 		ev := Event{Kind: clineEvents[name], Name: name, Session: p.Task, Dirs: p.Roots}
+		if p.Submit != nil {
+			ev.Prompt = p.Submit.Prompt
+		}
 		for _, tool := range []*clineTool{p.Pre, p.Post} {
 			if tool != nil {
 				ev.Tool, ev.Args = tool.Name, tool.Parameters
@@ -54,12 +57,15 @@ var cline = &Agent{
 const clineReply = `{"cancel":false}`
 
 type clinePayload struct {
-	Hook  string     `json:"hookName"`
-	Task  string     `json:"taskId"`
-	Roots []string   `json:"workspaceRoots"`
-	Pre   *clineTool `json:"preToolUse"`
-	Post  *clineTool `json:"postToolUse"`
-	Call  *struct {
+	Hook   string     `json:"hookName"`
+	Task   string     `json:"taskId"`
+	Roots  []string   `json:"workspaceRoots"`
+	Pre    *clineTool `json:"preToolUse"`
+	Post   *clineTool `json:"postToolUse"`
+	Submit *struct {
+		Prompt string `json:"prompt"`
+	} `json:"userPromptSubmit"`
+	Call *struct {
 		ID    string          `json:"id"`
 		Name  string          `json:"name"`
 		Input json.RawMessage `json:"input"`

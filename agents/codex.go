@@ -2,7 +2,7 @@ package agents
 
 // codex is Codex CLI. Its hooks: https://developers.openai.com/codex/hooks, and
 // the schemas in codex-rs/hooks/schema of its repository. Standard output that
-// is not empty must be JSON by those schemas, so nothing is printed.
+// is not empty must be JSON by those schemas, so nothing is printed but a systemMessage.
 var codex = &Agent{
 	Name: "codex", Title: "Codex CLI",
 	read: func(name string, payload []byte) (Event, error) {
@@ -11,7 +11,9 @@ var codex = &Agent{
 		ev.Turn = p.Turn
 		return ev, err
 	},
-	looks: []string{"update_plan", "view_image", "web_search"},
+	notice: systemMessage,
+	ask:    askCodex,
+	looks:  []string{"update_plan", "view_image", "web_search"},
 	settings: func(p Place) []Change {
 		root, below := p.base("CODEX_HOME", ".codex/", ".codex/")
 		hooks := grouped("codex", p, "10", "UserPromptSubmit", "PreToolUse", "PostToolUse", "Stop")

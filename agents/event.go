@@ -30,6 +30,7 @@ type Event struct {
 	Session string   // the conversation's id
 	Turn    string   // the agent's id of the turn, "" if it has none
 	Message string   // the agent's id of the prompt, "" if it has none
+	Prompt  string   // what the person asked for, at the beginning of a turn; "" if the agent does not say
 	Call    string   // the agent's id of the call, "" if it has none
 	Tool    string   // its name
 	Args    []byte   // its arguments, as JSON
@@ -48,6 +49,9 @@ func (a *Agent) Read(name string, payload []byte) (Event, error) {
 		if slices.Contains(a.looks, ev.Tool) || strings.HasPrefix(ev.Tool, "mcp__mulligan__") {
 			ev.Kind = Other
 		}
+	}
+	if ev.Kind != TurnBegins {
+		ev.Prompt = ""
 	}
 	dirs := ev.Dirs
 	ev.Dirs = nil
@@ -70,12 +74,31 @@ func (a *Agent) Reply(event string) string {
 	return a.reply(event)
 }
 
+// Notice returns what a hook of the event must print so that the agent shows a line to the person. Where the agent has no means for
+// that, it is what Reply returns.
+func (a *Agent) Notice(event, line string) string {
+	if a.notice == nil {
+		return a.Reply(event)
+	}
+	return a.notice(event, line)
+}
+
+// systemMessage returns the output of hooks with which several agents show a line to the person.
+func systemMessage(_, line string) string {
+	text, err := json.Marshal(map[string]string{"systemMessage": line})
+	if err != nil { // a string can always be encoded
+		return ""
+	}
+	return string(text)
+}
+
 // snake is the payload of several agents, modelled on Claude Code's.
 type snake struct {
 	Event     string          `json:"hook_event_name"`
 	Session   string          `json:"session_id"`
 	Turn      string          `json:"turn_id"`
-	Prompt    string          `json:"prompt_id"`
+	PromptID  string          `json:"prompt_id"`
+	Prompt    string          `json:"prompt"`
 	Cwd       string          `json:"cwd"`
 	Source    string          `json:"source"`
 	Tool      string          `json:"tool_name"`
@@ -89,7 +112,7 @@ func (p snake) event(name string, kinds map[string]Kind) Event {
 		name = p.Event
 	}
 	return Event{
-		Kind: kinds[name], Name: name, Session: p.Session, Message: p.Prompt,
+		Kind: kinds[name], Name: name, Session: p.Session, Message: p.PromptID, Prompt: p.Prompt,
 		Call: p.ToolUse, Tool: p.Tool, Args: p.ToolInput, Dirs: []string{p.Cwd},
 	}
 }

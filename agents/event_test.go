@@ -37,8 +37,12 @@ func TestRead(t *testing.T) {
 				t.Errorf("%s: the event is called %q", file, ev.Name)
 			}
 			kind := []string{"other", "turn begins", "turn ends", "call begins", "call ends"}[ev.Kind]
-			fmt.Fprintf(&got, "%s: %s; session %q turn %q message %q call %q tool %q dirs %q\n",
+			fmt.Fprintf(&got, "%s: %s; session %q turn %q message %q call %q tool %q dirs %q",
 				variant, kind, ev.Session, ev.Turn, ev.Message, ev.Call, ev.Tool, ev.Dirs)
+			if ev.Prompt != "" {
+				fmt.Fprintf(&got, " prompt %q", ev.Prompt)
+			}
+			got.WriteByte('\n')
 		}
 		golden := "testdata/payloads/" + a.Name + ".want"
 		if *update {

@@ -8,8 +8,9 @@ var gemini = &Agent{
 		p, err := decode[snake](payload)
 		return p.event(name, geminiEvents), err
 	},
-	reply: func(string) string { return "{}" },
-	looks: []string{"read_file", "read_many_files", "list_directory", "glob", "grep_search", "search_file_content", "google_web_search", "web_fetch"},
+	reply:  func(string) string { return "{}" },
+	notice: systemMessage,
+	looks:  []string{"read_file", "read_many_files", "list_directory", "glob", "grep_search", "search_file_content", "google_web_search", "web_fetch"},
 	settings: func(p Place) []Change {
 		hooks := grouped("gemini", p, "10000", "BeforeAgent", "BeforeTool", "AfterTool", "AfterAgent", "SessionEnd") // milliseconds
 		edit := append(hooks, server("mcpServers", p, ""))

@@ -11,12 +11,13 @@ var goose = &Agent{
 			Event string `json:"event"`
 			Dir   string `json:"working_dir"`
 			Call  string `json:"tool_call_id"`
+			Text  string `json:"message"`
 		}](payload)
 		if p.Event != "" {
 			name = p.Event
 		}
 		ev := p.event(name, gooseEvents)
-		ev.Call, ev.Dirs = p.Call, []string{p.Dir}
+		ev.Call, ev.Dirs, ev.Prompt = p.Call, []string{p.Dir}, p.Text
 		return ev, err
 	},
 	looks: []string{"developer__tree", "developer__read_image"},

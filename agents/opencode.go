@@ -21,16 +21,18 @@ var opencode = &Agent{
 			Tool      string          `json:"tool"`
 			Args      json.RawMessage `json:"args"`
 			Directory string          `json:"directory"`
+			Prompt    string          `json:"prompt"`
 		}](payload)
 		if p.Event != "" {
 			name = p.Event
 		}
 		return Event{
-			Kind: opencodeEvents[name], Name: name, Session: p.Session, Turn: p.Message, Message: p.Message,
+			Kind: opencodeEvents[name], Name: name, Session: p.Session, Turn: p.Message, Message: p.Message, Prompt: p.Prompt,
 			Call: p.Call, Tool: p.Tool, Args: p.Args, Dirs: []string{p.Directory},
 		}, err
 	},
-	looks: []string{"read", "glob", "grep", "list", "webfetch", "websearch", "codesearch", "todowrite", "todoread", "task", "question", "skill"},
+	notice: systemMessage, // the plugin shows it
+	looks:  []string{"read", "glob", "grep", "list", "webfetch", "websearch", "codesearch", "todowrite", "todoread", "task", "question", "skill"},
 	settings: func(p Place) []Change {
 		root, below := p.base("XDG_CONFIG_HOME", ".config/", "")
 		plugins := below + "opencode/plugins/"

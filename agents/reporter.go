@@ -22,11 +22,13 @@ type Daemon interface {
 	EndCall(ctx context.Context, app string, turn ipc.TurnID, id ipc.CallID) (ipc.Call, error)
 }
 
-// Reporter reports the events of one agent to the daemon.
+// Reporter reports the events of one agent to the daemon. Not safe for concurrent use.
 type Reporter struct {
 	Agent    *Agent
 	Daemon   Daemon
 	Sessions Sessions
+
+	off bool // the app of the last event has no automatic checkpoints
 }
 
 const (
@@ -38,7 +40,7 @@ const (
 
 // Report reports an event to the daemon. The id of a turn is the agent's own, or is generated when the turn begins. A call
 // outside of any turn begins a turn.
-func (r Reporter) Report(ctx context.Context, ev Event) error {
+func (r *Reporter) Report(ctx context.Context, ev Event) error {
 	switch ev.Kind {
 	case TurnBegins:
 		return r.beginTurn(ctx, ev)
@@ -52,11 +54,11 @@ func (r Reporter) Report(ctx context.Context, ev Event) error {
 	return nil
 }
 
-func (r Reporter) with(ctx context.Context, ev Event, f func(*session) error) error {
+func (r *Reporter) with(ctx context.Context, ev Event, f func(*session) error) error {
 	return r.Sessions.with(ctx, r.Agent.Name, ev.Session, f)
 }
 
-func (r Reporter) beginTurn(ctx context.Context, ev Event) error {
+func (r *Reporter) beginTurn(ctx context.Context, ev Event) error {
 	app, err := r.app(ctx, ev)
 	if err != nil {
 		return err
@@ -74,8 +76,39 @@ func (r Reporter) beginTurn(ctx context.Context, ev Event) error {
 	})
 }
 
+// errAutoOff is why turns of an app without automatic checkpoints have none. The daemon records them all the same.
+var errAutoOff = errs.New(errs.Unsupported, "begin turn", "automatic checkpoints are off for this app").
+	WithHint("mulligan app set auto=true")
+
+// Lacks returns a line for the person if a turn that begins with ev has no checkpoint, because reporting it ended with err or the app
+// asks for none; else "". It returns the line once in a conversation, until a turn is reported well.
+func (r *Reporter) Lacks(ctx context.Context, ev Event, err error) string {
+	if ev.Kind != TurnBegins {
+		return ""
+	}
+	if err == nil && r.off {
+		err = errAutoOff
+	}
+	line := ""
+	failed := r.with(ctx, ev, func(s *session) error {
+		if err != nil && !s.Told {
+			body := ipc.Body(err)
+			line = "mulligan: this turn has no checkpoint: " + body.Message
+			if body.Hint != "" {
+				line += "; " + body.Hint
+			}
+		}
+		s.Told = err != nil
+		return nil
+	})
+	if failed != nil { // it would be told again and again
+		return ""
+	}
+	return line
+}
+
 // end ends the open turn, as after a person's interruption.
-func (r Reporter) end(ctx context.Context, s *session) error {
+func (r *Reporter) end(ctx context.Context, s *session) error {
 	short, cancel := context.WithTimeout(ctx, longEnd)
 	defer cancel()
 	err := r.endIn(short, s.Apps, s.Turn)
@@ -117,12 +150,12 @@ func newTurn() string {
 }
 
 // begunIn begins the open turn in app, unless it has begun there.
-func (r Reporter) begunIn(ctx context.Context, ev Event, s *session, app string) error {
+func (r *Reporter) begunIn(ctx context.Context, ev Event, s *session, app string) error {
 	if slices.Contains(s.Apps, app) {
 		return nil
 	}
 	_, err := r.Daemon.BeginTurn(ctx, app, ipc.BeginTurn{
-		TurnID: ipc.TurnID(s.Turn), ConversationID: id(ev.Session), MessageID: s.Message, Agent: r.Agent.Name,
+		TurnID: ipc.TurnID(s.Turn), ConversationID: id(ev.Session), MessageID: s.Message, Agent: r.Agent.Name, Title: ipc.Title(ev.Prompt),
 	})
 	if err == nil {
 		s.Apps = append(s.Apps, app)
@@ -130,7 +163,7 @@ func (r Reporter) begunIn(ctx context.Context, ev Event, s *session, app string)
 	return err
 }
 
-func (r Reporter) endTurn(ctx context.Context, ev Event) error {
+func (r *Reporter) endTurn(ctx context.Context, ev Event) error {
 	var apps []string
 	var turn string
 	err := r.with(ctx, ev, func(s *session) error {
@@ -143,7 +176,7 @@ func (r Reporter) endTurn(ctx context.Context, ev Event) error {
 	return errs.Also(err, r.endIn(ctx, apps, turn))
 }
 
-func (r Reporter) endIn(ctx context.Context, apps []string, turn string) (err error) {
+func (r *Reporter) endIn(ctx context.Context, apps []string, turn string) (err error) {
 	for _, app := range apps {
 		_, failed := r.Daemon.EndTurn(ctx, app, ipc.TurnID(turn))
 		if errs.KindOf(failed) != errs.NotFound { // an app that is gone has no open turn
@@ -153,7 +186,7 @@ func (r Reporter) endIn(ctx context.Context, apps []string, turn string) (err er
 	return err
 }
 
-func (r Reporter) beginCall(ctx context.Context, ev Event) error {
+func (r *Reporter) beginCall(ctx context.Context, ev Event) error {
 	var app, turn string
 	req := ipc.BeginCall{CallID: ipc.CallID(id(ev.Call)), Tool: id(ev.Tool), Before: true, DeadlineMS: int(barrier.Milliseconds())}
 	within := func(s *session) (err error) {
@@ -189,7 +222,7 @@ func (r Reporter) beginCall(ctx context.Context, ev Event) error {
 }
 
 // where returns the app of the event. It asks the daemon once for each turn and folder.
-func (r Reporter) where(ctx context.Context, ev Event, s *session) (string, error) {
+func (r *Reporter) where(ctx context.Context, ev Event, s *session) (string, error) {
 	if app, known := s.Where[strings.Join(ev.Dirs, "\x00")]; known && s.has(ev) {
 		return app, nil
 	}
@@ -239,7 +272,7 @@ func (s *session) ended(ev Event) string {
 	return call.ID
 }
 
-func (r Reporter) endCall(ctx context.Context, ev Event) error {
+func (r *Reporter) endCall(ctx context.Context, ev Event) error {
 	var apps []string
 	var turn string
 	call := id(ev.Call)
@@ -264,11 +297,12 @@ func (r Reporter) endCall(ctx context.Context, ev Event) error {
 }
 
 // app returns the app of the event: that of the first of its folders which is in an app.
-func (r Reporter) app(ctx context.Context, ev Event) (string, error) {
+func (r *Reporter) app(ctx context.Context, ev Event) (string, error) {
 	err := error(errs.New(errs.NotFound, "find the app", "%s does not name its working folder", r.Agent.Title))
 	for _, dir := range ev.Dirs {
 		var app ipc.App
 		if app, err = r.Daemon.AppAt(ctx, dir); err == nil {
+			r.off = !app.Auto
 			return string(app.ID), nil
 		}
 		if k := errs.KindOf(err); k != errs.NotFound && k != errs.Invalid { // a folder may be gone

@@ -24,6 +24,7 @@ type fakeDaemon struct {
 	calls map[string]bool // app/call: open
 	asked int             // for apps
 	fault error
+	auto  bool // the apps have automatic checkpoints
 }
 
 func newFakeDaemon() *fakeDaemon {
@@ -41,7 +42,7 @@ func (d *fakeDaemon) AppAt(_ context.Context, dir string) (ipc.App, error) {
 	d.asked++
 	for _, ws := range []string{"/srv/shop", "/srv/blog"} {
 		if dir == ws || strings.HasPrefix(dir, ws+"/") {
-			return ipc.App{ID: ipc.AppID(filepath.Base(ws))}, d.fault
+			return ipc.App{ID: ipc.AppID(filepath.Base(ws)), Auto: d.auto}, d.fault
 		}
 	}
 	return ipc.App{}, errs.New(errs.NotFound, "find the app", "%s", dir)
@@ -86,7 +87,7 @@ func (d *fakeDaemon) EndCall(_ context.Context, app string, turn ipc.TurnID, id 
 
 func newReporter(t *testing.T, a *Agent) (Reporter, *fakeDaemon) {
 	d := newFakeDaemon()
-	return Reporter{a, d, Sessions{filepath.Join(t.TempDir(), "hooks")}}, d
+	return Reporter{Agent: a, Daemon: d, Sessions: Sessions{filepath.Join(t.TempDir(), "hooks")}}, d
 }
 
 // say tells events of the session s in the shop, and expects what the daemon is told.
@@ -271,5 +272,39 @@ func TestSessionsAreForgotten(t *testing.T) {
 	left, err := os.ReadDir(s.Dir)
 	if err != nil || len(left) != 2 {
 		t.Errorf("%v, %v", left, err)
+	}
+}
+
+// A turn without a checkpoint is told once in a conversation, and again after one that had its checkpoint.
+func TestLacks(t *testing.T) {
+	reporter, d := newReporter(t, claude)
+	prompt := func(session string) string {
+		ev := Event{Kind: TurnBegins, Session: session, Dirs: []string{"/srv/shop"}}
+		err := reporter.Report(t.Context(), ev)
+		return reporter.Lacks(t.Context(), ev, err)
+	}
+	const line = "mulligan: this turn has no checkpoint: "
+	d.fault = errs.New(errs.Unavailable, "reach the daemon", "nobody").WithHint("start it")
+	for _, step := range []struct {
+		session string
+		fault   error
+		auto    bool
+		want    string
+	}{
+		{"a", d.fault, true, line + "nobody; start it"},
+		{"a", d.fault, true, ""},
+		{"b", d.fault, true, line + "nobody; start it"},
+		{"a", nil, true, ""},
+		{"a", d.fault, true, line + "nobody; start it"},
+		{"c", nil, false, line + "automatic checkpoints are off for this app; mulligan app set auto=true"},
+		{"c", nil, false, ""},
+	} {
+		d.fault, d.auto = step.fault, step.auto
+		if got := prompt(step.session); got != step.want {
+			t.Errorf("%+v: %q", step, got)
+		}
+	}
+	if line := reporter.Lacks(t.Context(), Event{Kind: CallBegins, Session: "d"}, errs.New(errs.Failed, "", "x")); line != "" {
+		t.Errorf("a call is told: %s", line)
 	}
 }

@@ -27,6 +27,7 @@ type session struct {
 	Where   map[string]string `json:"where,omitempty"`   // the app of each folder, during the open turn
 	Calls   int               `json:"calls,omitempty"`   // number of calls without an agent's id in this turn
 	Open    []openCall        `json:"open,omitempty"`    // of those
+	Told    bool              `json:"told,omitempty"`    // the person was told that turns have no checkpoints
 }
 
 // openCall is a call that the agent gave no id and that has not ended.

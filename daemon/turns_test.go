@@ -148,6 +148,17 @@ func TestTurnOfADatabase(t *testing.T) {
 	if got := w.word(t); got != "zero" {
 		t.Errorf("back to %q", got)
 	}
+	if dbs := turn.Changes.Databases; len(dbs) != 1 || dbs[0].Database != "shop" || dbs[0].Total != 1 || len(dbs[0].Changes) != 1 || !strings.Contains(dbs[0].Changes[0].Path, "words") {
+		t.Errorf("the turn changed %+v", dbs)
+	}
+	begin(t, d, "open")
+	sh(t, `sqlite3 "$1/shop.db" "UPDATE words SET word = 'again'"`, w.ws())
+	if res, err := d.Rollback(t.Context(), root, "shop", ipc.Undo, ipc.RollbackRequest{}, nil); err != nil || *res.RestoredTo.TurnID != "open" {
+		t.Errorf("an undo in the middle of the turn: %+v, %v", res.RestoredTo, err)
+	}
+	if got := w.word(t); got != "zero" {
+		t.Errorf("back to %q", got)
+	}
 }
 
 // TestInferredTurn writes without telling anybody.

@@ -68,6 +68,7 @@ type App struct {
 	URI        string      `json:"uri,omitempty"`      // libvirt's, for Domain
 	Shutdown   string      `json:"shutdown,omitempty"` // how Domain goes down: clean (default) or destroy
 	Auto       bool        `json:"auto"`
+	Titles     *bool       `json:"titles,omitempty"`  // false: the first words of prompts are not kept; null is true
 	Exclude    []string    `json:"exclude,omitempty"` // gitignore syntax
 	Health     *Health     `json:"health,omitempty"`
 	Retention  Retention   `json:"retention"`
@@ -180,6 +181,7 @@ type AppChange struct {
 	URI       *string     `json:"uri,omitempty"`
 	Shutdown  *string     `json:"shutdown,omitempty"`
 	Auto      *bool       `json:"auto,omitempty"`
+	Titles    *bool       `json:"titles,omitempty"`
 	Exclude   *[]string   `json:"exclude,omitempty"`
 	Health    *Health     `json:"health,omitempty"`
 	Retention *Retention  `json:"retention,omitempty"`
@@ -211,6 +213,8 @@ type Checkpoint struct {
 	ConversationID  *string          `json:"conversation_id"`
 	MessageID       *string          `json:"message_id"`
 	TurnID          *string          `json:"turn_id"`
+	Title           string           `json:"title,omitempty"` // its turn's title
+	Agent           string           `json:"agent,omitempty"` // its turn's agent
 	ExpiresAt       *time.Time       `json:"expires_at"`
 	CreatedAt       time.Time        `json:"created_at"`
 	Warnings        []string         `json:"warnings,omitempty"` // what it lacks
@@ -361,7 +365,7 @@ type Stage struct {
 // Change is one thing that a rollback undid.
 type Change struct {
 	Path      string `json:"path"`
-	Operation string `json:"operation"` // create, modify, delete: what was undone
+	Operation string `json:"operation"` // create, modify, delete: what was undone, or what a turn did
 	Summary   string `json:"summary"`
 }
 

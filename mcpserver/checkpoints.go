@@ -2,10 +2,13 @@ package mcpserver
 
 import (
 	"context"
-	"fmt"
+	"iter"
+	"slices"
+	"strings"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"mulligan/errs"
 	"mulligan/ipc"
 )
 
@@ -13,25 +16,27 @@ import (
 const maxListed = 20
 
 type createIn struct {
-	App    ipc.AppID `json:"app_id,omitempty" jsonschema:"id or slug; default: this folder's"`
+	App    ipc.AppID `json:"app_id,omitempty" jsonschema:"default: this folder's"`
 	Notes  string    `json:"notes,omitempty" jsonschema:"what is about to happen"`
-	Pinned bool      `json:"pinned,omitempty" jsonschema:"never prune it"`
+	Pinned bool      `json:"pinned,omitempty"`
 }
 
 type listIn struct {
-	App     ipc.AppID   `json:"app_id,omitempty" jsonschema:"default: this folder's"`
-	Trigger ipc.Trigger `json:"trigger,omitempty" jsonschema:"only those made by this"`
-	Limit   int         `json:"limit,omitempty" jsonschema:"at most 20, the default"`
+	App     ipc.AppID        `json:"app_id,omitempty"`
+	Trigger ipc.Trigger      `json:"trigger,omitempty"`
+	Limit   int              `json:"limit,omitempty" jsonschema:"at most 20, the default"`
+	Before  ipc.CheckpointID `json:"before,omitempty" jsonschema:"only those older than this one"`
+	Details bool             `json:"details,omitempty" jsonschema:"with all fields of each"`
 }
 
 type pinIn struct {
-	App        ipc.AppID        `json:"app_id,omitempty" jsonschema:"default: this folder's"`
+	App        ipc.AppID        `json:"app_id,omitempty"`
 	Checkpoint ipc.CheckpointID `json:"checkpoint_id"`
 	Pinned     *bool            `json:"pinned,omitempty" jsonschema:"default true"`
 }
 
 type deleteIn struct {
-	App        ipc.AppID        `json:"app_id,omitempty" jsonschema:"default: this folder's"`
+	App        ipc.AppID        `json:"app_id,omitempty"`
 	Checkpoint ipc.CheckpointID `json:"checkpoint_id"`
 }
 
@@ -54,10 +59,41 @@ func outOf(cp ipc.Checkpoint, app ipc.App, next string) checkpointOut {
 }
 
 type listOut struct {
-	Checkpoints  []ipc.Checkpoint `json:"checkpoints"`
+	Checkpoints  []any            `json:"checkpoints"` // listed, or numbered with details
 	StorageUsage ipc.StorageUsage `json:"storage_usage"`
 	SessionToken string           `json:"session_token"`
 	Next         string           `json:"next"`
+}
+
+// listed is a checkpoint in a list: at most 150 bytes of JSON, unless its texts have many characters that JSON escapes.
+type listed struct {
+	N       int              `json:"n,omitempty"` // the number that a call may name it by; 0 for that of a rollback that was called off
+	ID      ipc.CheckpointID `json:"checkpoint_id"`
+	Made    string           `json:"created_at"`
+	Trigger ipc.Trigger      `json:"trigger"`
+	Title   string           `json:"title,omitempty"` // of the turn that came after it, or else its notes; cut
+	Pinned  bool             `json:"pinned,omitempty"`
+	Damaged bool             `json:"damaged,omitempty"`
+}
+
+// numbered is a checkpoint with all of its fields.
+type numbered struct {
+	N int `json:"n,omitempty"`
+	checkpointFields
+}
+
+// maxLine bounds the text of a checkpoint in a list, in bytes.
+const maxLine = 32
+
+func lineOf(n int, cp ipc.Checkpoint) listed {
+	text := cp.Title
+	if text == "" && cp.Notes != nil {
+		text = *cp.Notes
+	}
+	if len(text) > maxLine {
+		text = strings.ToValidUTF8(text[:maxLine-3], "") + "…"
+	}
+	return listed{n, cp.ID, cp.CreatedAt.UTC().Format("2006-01-02T15:04:05Z"), cp.Trigger, text, cp.Pinned, cp.Damaged != ""}
 }
 
 type deleteOut struct {
@@ -82,41 +118,73 @@ func (t tools) create(ctx context.Context, _ *mcp.CallToolRequest, in createIn) 
 }
 
 func (t tools) list(ctx context.Context, _ *mcp.CallToolRequest, in listIn) (*mcp.CallToolResult, listOut, error) {
-	what := invocation{tool: "list_checkpoints", app: in.App}
+	what := invocation{tool: "list_checkpoints", app: in.App, checkpoint: in.Before, names: in.Before != ""}
 	app, err := t.app(ctx, &what)
 	if err != nil {
 		return nil, listOut{}, failed(err, what)
 	}
-	limit := in.Limit
-	if limit < 1 || limit > maxListed {
-		limit = maxListed
+	if in.Limit < 1 || in.Limit > maxListed {
+		in.Limit = maxListed
 	}
-	// One checkpoint more than the answer shows is requested, to find out whether there are more.
-	l, err := t.client.Checkpoints(ctx, string(app.ID), ipc.CheckpointQuery{Trigger: in.Trigger, Limit: limit + 1})
+	l, err := t.client.Checkpoints(ctx, string(app.ID), ipc.CheckpointQuery{}) // all of them: they are numbered
 	if err != nil {
 		return nil, listOut{}, failed(err, what)
 	}
-	shown := l.Checkpoints[:min(limit, len(l.Checkpoints))]
-	out := listOut{append([]ipc.Checkpoint{}, shown...), l.StorageUsage, sessionToken(app), ""}
-	out.Next = nextOfList(app, in, shown, len(l.Checkpoints) > len(shown))
+	if in.Before = what.checkpoint; in.Before != "" && !slices.ContainsFunc(l.Checkpoints, func(cp ipc.Checkpoint) bool { return cp.ID == in.Before }) {
+		return nil, listOut{}, failed(errs.New(errs.NotFound, what.tool, "the app has no checkpoint %s", in.Before), what)
+	}
+	out := listOut{[]any{}, l.StorageUsage, sessionToken(app), ""}
+	var first, last ipc.CheckpointID
+	more := false
+	for n, cp := range older(l.Checkpoints, in) {
+		if more = len(out.Checkpoints) == in.Limit; more {
+			break
+		}
+		if first == "" {
+			first = cp.ID
+		}
+		last = cp.ID
+		if in.Details {
+			out.Checkpoints = append(out.Checkpoints, numbered{n, checkpointFields(cp)})
+		} else {
+			out.Checkpoints = append(out.Checkpoints, lineOf(n, cp))
+		}
+	}
+	out.Next = nextOfList(app, in, first)
+	if more {
+		out.Next += "; " + callOf("list_checkpoints", app.ID, "trigger", string(in.Trigger), "before", string(last)) + " lists older ones"
+	}
 	return nil, out, nil
 }
 
-func nextOfList(app ipc.App, in listIn, shown []ipc.Checkpoint, more bool) string {
-	if len(shown) == 0 && in.Trigger != "" {
+// older yields the numbers and checkpoints of a list, newest first, that a call asks for.
+func older(newestFirst []ipc.Checkpoint, in listIn) iter.Seq2[int, ipc.Checkpoint] {
+	return func(yield func(int, ipc.Checkpoint) bool) {
+		have, reached := 0, in.Before == ""
+		for _, cp := range newestFirst {
+			n := 0
+			if !cp.CalledOff {
+				have++
+				n = have
+			}
+			if reached && (in.Trigger == "" || cp.Trigger == in.Trigger) && !yield(n, cp) {
+				return
+			}
+			reached = reached || cp.ID == in.Before
+		}
+	}
+}
+
+func nextOfList(app ipc.App, in listIn, first ipc.CheckpointID) string {
+	switch {
+	case first != "":
+		return toolCall("rollback_app", app.ID, first) + " goes back to the newest one shown"
+	case in.Before != "":
+		return toolCall("list_checkpoints", app.ID, "") + " lists the newest ones: there are none before " + string(in.Before)
+	case in.Trigger != "":
 		return toolCall("list_checkpoints", app.ID, "") + " lists those with another trigger"
 	}
-	if len(shown) == 0 {
-		return toolCall("create_checkpoint", app.ID, "") + " captures the present state"
-	}
-	next := toolCall("rollback_app", app.ID, shown[0].ID) + " goes back to the newest one shown"
-	switch {
-	case !more:
-		return next
-	case len(shown) < maxListed:
-		return next + fmt.Sprintf("; there are older ones: list_checkpoints(app_id='%s', limit=%d)", app.ID, maxListed)
-	}
-	return next + fmt.Sprintf("; there are older ones: narrow the list with trigger, or run `mulligan list --app %s --limit 200`", app.Slug)
+	return toolCall("create_checkpoint", app.ID, "") + " captures the present state"
 }
 
 func (t tools) pin(ctx context.Context, _ *mcp.CallToolRequest, in pinIn) (*mcp.CallToolResult, checkpointOut, error) {
@@ -126,7 +194,7 @@ func (t tools) pin(ctx context.Context, _ *mcp.CallToolRequest, in pinIn) (*mcp.
 		return nil, checkpointOut{}, failed(err, what)
 	}
 	pinned := in.Pinned == nil || *in.Pinned
-	cp, err := t.client.Pin(ctx, string(app.ID), in.Checkpoint, pinned)
+	cp, err := t.client.Pin(ctx, string(app.ID), what.checkpoint, pinned)
 	if err != nil {
 		return nil, checkpointOut{}, failed(err, what)
 	}
@@ -143,8 +211,8 @@ func (t tools) delete(ctx context.Context, _ *mcp.CallToolRequest, in deleteIn) 
 	if err != nil {
 		return nil, deleteOut{}, failed(err, what)
 	}
-	if err := t.client.DeleteCheckpoint(ctx, string(app.ID), in.Checkpoint); err != nil {
+	if err := t.client.DeleteCheckpoint(ctx, string(app.ID), what.checkpoint); err != nil {
 		return nil, deleteOut{}, failed(err, what)
 	}
-	return nil, deleteOut{true, in.Checkpoint, sessionToken(app), toolCall("list_checkpoints", app.ID, "") + " shows what is left"}, nil
+	return nil, deleteOut{true, what.checkpoint, sessionToken(app), toolCall("list_checkpoints", app.ID, "") + " shows what is left"}, nil
 }

@@ -13,7 +13,7 @@ import (
 const maxPaths = 100
 
 type setIn struct {
-	App          ipc.AppID `json:"app_id,omitempty" jsonschema:"default: this folder's"`
+	App          ipc.AppID `json:"app_id,omitempty"`
 	Conversation string    `json:"conversation_id"`
 	Message      string    `json:"message_id" jsonschema:"the last one before the checkpoint"`
 }
@@ -27,7 +27,7 @@ type setOut struct {
 }
 
 type revertIn struct {
-	App          ipc.AppID  `json:"app_id,omitempty" jsonschema:"default: this folder's"`
+	App          ipc.AppID  `json:"app_id,omitempty"`
 	Conversation string     `json:"conversation_id"`
 	From         string     `json:"from_message_id,omitempty" jsonschema:"first; default: after the conversation's checkpoint"`
 	To           string     `json:"to_message_id,omitempty" jsonschema:"last; default: the newest"`

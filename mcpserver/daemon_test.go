@@ -138,9 +138,12 @@ func (s *script) create(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (s *script) list(w http.ResponseWriter, r *http.Request) error {
-	limit, err := strconv.Atoi(r.FormValue("limit"))
-	if err != nil {
-		return errs.Wrap(errs.Invalid, "list", err)
+	limit := 1 << 30
+	if text := r.FormValue("limit"); text != "" {
+		var err error
+		if limit, err = strconv.Atoi(text); err != nil {
+			return errs.Wrap(errs.Invalid, "list", err)
+		}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -15,7 +15,7 @@ const (
 )
 
 type diffIn struct {
-	App        ipc.AppID        `json:"app_id,omitempty" jsonschema:"default: this folder's"`
+	App        ipc.AppID        `json:"app_id,omitempty"`
 	Checkpoint ipc.CheckpointID `json:"checkpoint_id"`
 	Against    string           `json:"against,omitempty" jsonschema:"another checkpoint_id, or now (default)"`
 	Paths      []string         `json:"paths,omitempty" jsonschema:"only these, with unified diffs"`
@@ -38,6 +38,14 @@ func (t tools) diff(ctx context.Context, _ *mcp.CallToolRequest, in diffIn) (*mc
 	app, err := t.app(ctx, &what)
 	if err != nil {
 		return nil, diffOut{}, failed(err, what)
+	}
+	in.Checkpoint = what.checkpoint
+	if in.Against != "" && in.Against != ipc.AgainstNow {
+		to, err := t.checkpoint(ctx, app, ipc.CheckpointID(in.Against))
+		if err != nil {
+			return nil, diffOut{}, failed(err, what)
+		}
+		in.Against = string(to)
 	}
 	d, err := t.client.Diff(ctx, string(app.ID), in.Checkpoint, ipc.DiffQuery{
 		Against: in.Against, Paths: in.Paths, Patch: len(in.Paths) > 0, Limit: maxDiffed,

@@ -39,7 +39,7 @@ type invocation struct {
 	app        ipc.AppID // the id or slug from the call, and then the id
 	appKnown   bool      // the app exists
 	checkpoint ipc.CheckpointID
-	takesID    bool     // the call accepts only an id as its checkpoint
+	names      bool     // the call names a checkpoint
 	rest       []string // names and values of further arguments
 }
 
@@ -55,7 +55,7 @@ func (i invocation) elsewhere() string {
 }
 
 func onCheckpoint(tool string, app ipc.AppID, cp ipc.CheckpointID) invocation {
-	return invocation{tool: tool, app: app, checkpoint: cp, takesID: true}
+	return invocation{tool: tool, app: app, checkpoint: cp, names: true}
 }
 
 // failed returns the answer for the call what, which failed with err.
@@ -83,7 +83,7 @@ func nextAfter(err error, what invocation) string {
 	case kind == errs.Pinned:
 		return fmt.Sprintf("pin_checkpoint(app_id='%s', checkpoint_id='%s', pinned=false) first, then %s", app, what.checkpoint, again)
 	case kind == errs.NotFound && what.appKnown && len(what.rest) > 0:
-		return callOf("list_checkpoints", app, "trigger", "agent") + " names conversations and their messages"
+		return strings.TrimSuffix(callOf("list_checkpoints", app, "trigger", "agent"), ")") + ", details=true) names conversations and their messages"
 	case kind == errs.Conflict && what.appKnown && hint != "":
 		return hint
 	case kind == errs.NotFound && what.appKnown, kind == errs.Expired, kind == errs.Corrupt:
@@ -94,7 +94,7 @@ func nextAfter(err error, what invocation) string {
 		return "give an app_id that `mulligan app list` shows, or register this folder with `mulligan init`: " + what.elsewhere()
 	case kind == errs.Busy:
 		return "wait for it to end, then " + again
-	case kind == errs.Invalid && what.takesID:
+	case kind == errs.Invalid && what.names && what.appKnown:
 		return list + " shows the ids"
 	case hint != "":
 		return hint + "; then " + again

@@ -12,23 +12,23 @@ import (
 )
 
 type forkIn struct {
-	App        ipc.AppID        `json:"app_id,omitempty" jsonschema:"default: this folder's"`
+	App        ipc.AppID        `json:"app_id,omitempty"`
 	Checkpoint ipc.CheckpointID `json:"checkpoint_id,omitempty" jsonschema:"default: the present state"`
 	Count      int              `json:"count,omitempty" jsonschema:"default 1"`
 }
 
 type forksIn struct {
-	App ipc.AppID `json:"app_id,omitempty" jsonschema:"default: this folder's"`
+	App ipc.AppID `json:"app_id,omitempty"`
 }
 
 type compareIn struct {
-	App     ipc.AppID `json:"app_id,omitempty" jsonschema:"default: this folder's"`
+	App     ipc.AppID `json:"app_id,omitempty"`
 	Names   []string  `json:"names,omitempty"`
 	Command string    `json:"command,omitempty" jsonschema:"a shell command, run in each"`
 }
 
 type keepIn struct {
-	App    ipc.AppID `json:"app_id,omitempty" jsonschema:"default: this folder's"`
+	App    ipc.AppID `json:"app_id,omitempty"`
 	Name   string    `json:"name"`
 	Scope  []string  `json:"scope,omitempty" jsonschema:"see rollback_app"`
 	DryRun bool      `json:"dry_run,omitempty"`
@@ -36,7 +36,7 @@ type keepIn struct {
 }
 
 type dropIn struct {
-	App  ipc.AppID `json:"app_id,omitempty" jsonschema:"default: this folder's"`
+	App  ipc.AppID `json:"app_id,omitempty"`
 	Name string    `json:"name"`
 }
 
@@ -73,12 +73,12 @@ type dropOut struct {
 }
 
 func (t tools) fork(ctx context.Context, _ *mcp.CallToolRequest, in forkIn) (*mcp.CallToolResult, forksOut, error) {
-	what := invocation{tool: "fork_app", app: in.App, checkpoint: in.Checkpoint, takesID: in.Checkpoint != ""}
+	what := invocation{tool: "fork_app", app: in.App, checkpoint: in.Checkpoint, names: in.Checkpoint != ""}
 	app, err := t.app(ctx, &what)
 	if err != nil {
 		return nil, forksOut{}, failed(err, what)
 	}
-	list, err := t.client.Fork(ctx, string(app.ID), ipc.ForkRequest{CheckpointID: in.Checkpoint, Count: in.Count})
+	list, err := t.client.Fork(ctx, string(app.ID), ipc.ForkRequest{CheckpointID: what.checkpoint, Count: in.Count})
 	if err != nil {
 		return nil, forksOut{}, failed(err, what)
 	}

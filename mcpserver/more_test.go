@@ -3,6 +3,7 @@ package mcpserver
 import (
 	"context"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -224,5 +225,77 @@ func TestConfirmationIsForOneRollback(t *testing.T) {
 	}
 	if a := answerOf(t, ask(one, first.RequestState, yes)); a.IsError || len(s.requests) != 1 {
 		t.Errorf("%v", a)
+	}
+}
+
+// spelled is a call as the next of an answer spells it out.
+var spelled = regexp.MustCompile(`\b([a-z]+_[a-z_]+)\(([^()]*)\)`)
+
+// spelledCalls returns the calls in a text, in order.
+func spelledCalls(t *testing.T, text string) (tools []string, arguments []map[string]any) {
+	t.Helper()
+	for _, m := range spelled.FindAllStringSubmatch(text, -1) {
+		args := map[string]any{}
+		for pair := range strings.SplitSeq(m[2], ", ") {
+			name, value, ok := strings.Cut(pair, "=")
+			if !ok {
+				continue
+			}
+			if text, quoted := strings.CutPrefix(value, "'"); quoted {
+				args[name] = strings.TrimSuffix(text, "'")
+			} else {
+				args[name] = value == "true"
+			}
+		}
+		tools, arguments = append(tools, m[1]), append(arguments, args)
+	}
+	return tools, arguments
+}
+
+// TestConversation plays a model that knows nothing but the last answer: it makes the calls that answers spell out, and each works.
+func TestConversation(t *testing.T) {
+	ws := shortDir(t)
+	s := newScript(ws)
+	cs := connect(t, s.start(t), ws, nil, nil)
+	last := call(t, cs, "list_checkpoints", nil)
+	follow := func(want ...string) {
+		t.Helper()
+		tools, args := spelledCalls(t, last.text("next"))
+		if len(tools) < len(want) || !slices.Equal(tools[:len(want)], want) {
+			t.Fatalf("the answer leads to %q, not %q: %s", tools, want, last.text("next"))
+		}
+		for i, tool := range want {
+			if last = call(t, cs, tool, args[i]); last.IsError {
+				t.Fatalf("%s(%v): %v", tool, args[i], last)
+			}
+		}
+	}
+	follow("create_checkpoint") // nothing is there
+	id := last.text("checkpoint_id")
+	follow("rollback_app") // it goes back
+	follow("rollback_app") // and forward again
+	last = call(t, cs, "diff_checkpoint", map[string]any{"checkpoint_id": id})
+	follow("rollback_app")
+	last = call(t, cs, "pin_checkpoint", map[string]any{"checkpoint_id": id})
+	last = call(t, cs, "delete_checkpoint", map[string]any{"checkpoint_id": id})
+	follow("pin_checkpoint", "delete_checkpoint")
+	follow("list_checkpoints")
+	follow("rollback_app")
+	last = call(t, cs, "rollback_app", map[string]any{"checkpoint_id": "no such words"})
+	follow("list_checkpoints")
+}
+
+// TestToolsSayWhen holds each tool's text to saying when to call it.
+func TestToolsSayWhen(t *testing.T) {
+	ws := shortDir(t)
+	cs := connect(t, newScript(ws).start(t), ws, nil, nil)
+	list, err := cs.ListTools(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tool := range list.Tools {
+		if !strings.Contains(tool.Description, "Call it ") {
+			t.Errorf("%s does not say when to call it: %s", tool.Name, tool.Description)
+		}
 	}
 }

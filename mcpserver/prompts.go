@@ -25,7 +25,7 @@ func addPrompts(s *mcp.Server, t tools) {
 	s.AddPrompt(&mcp.Prompt{
 		Name: "rollback", Title: "Roll the app back", Description: "Take the whole app to a checkpoint; it can be undone.",
 		Arguments: []*mcp.PromptArgument{
-			{Name: "checkpoint", Description: "an id, or N for the N-th newest; without it, you are asked"},
+			{Name: "checkpoint", Description: "an id, N for the N-th newest, words of its title, or a time as in @{2 hours ago}; without it, you are asked"},
 			{Name: "reason", Description: "why, for the audit trail"},
 		},
 	}, t.promptRollback)
@@ -55,6 +55,9 @@ func (t tools) promptRollback(ctx context.Context, req *mcp.GetPromptRequest) (*
 	b.WriteString("I want the app to go back to an earlier state. These are its newest checkpoints, the newest first:\n")
 	for i, cp := range list {
 		fmt.Fprintf(&b, "%d. %s, %s, %s", i+1, cp.ID, cp.CreatedAt.UTC().Format("2006-01-02 15:04:05Z"), cp.Trigger)
+		if cp.Title != "" {
+			fmt.Fprintf(&b, ": before %q by %s", cp.Title, cp.Agent)
+		}
 		if cp.Notes != nil {
 			fmt.Fprintf(&b, ": %.100q", *cp.Notes)
 		}

@@ -10,12 +10,12 @@ import (
 )
 
 type rollbackIn struct {
-	App           ipc.AppID        `json:"app_id,omitempty" jsonschema:"default: this folder's"`
-	Checkpoint    ipc.CheckpointID `json:"checkpoint_id"`
+	App           ipc.AppID        `json:"app_id,omitempty"`
+	Checkpoint    ipc.CheckpointID `json:"checkpoint_id" jsonschema:"id, N (1: newest), words of its title, or @{2 hours ago}"`
 	Scope         []string         `json:"scope,omitempty" jsonschema:"only these: paths in the workspace, layer:files, layer:disk, layer:db"`
 	Without       []string         `json:"without,omitempty" jsonschema:"leave as is: db:NAME, files, disk"`
 	VerifyRestore *bool            `json:"verify_restore,omitempty" jsonschema:"compare hashes after; default true"`
-	Reason        string           `json:"reason,omitempty" jsonschema:"for the audit trail"`
+	Reason        string           `json:"reason,omitempty"`
 	DryRun        bool             `json:"dry_run,omitempty" jsonschema:"only say what would change"`
 	Start         *bool            `json:"start,omitempty" jsonschema:"start the app; default: if meant to be up"`
 }
@@ -37,6 +37,7 @@ func (t tools) rollback(ctx context.Context, req *mcp.CallToolRequest, in rollba
 	if err != nil {
 		return nil, rollbackOut{}, failed(err, what)
 	}
+	in.Checkpoint = what.checkpoint
 	if ask, err := t.confirm.ask(req, app, in); err != nil || ask != nil {
 		return ask, rollbackOut{}, failedOrNil(err, what)
 	}

@@ -191,12 +191,15 @@ func TestListIsBounded(t *testing.T) {
 		shown int
 		next  string
 	}{
-		{nil, 20, "`mulligan list --app shop --limit 200`"},
-		{map[string]any{"limit": 500}, 20, "`mulligan list --app shop --limit 200`"},
-		{map[string]any{"limit": -1}, 20, "`mulligan list --app shop --limit 200`"},
-		{map[string]any{"limit": 3}, 3, "list_checkpoints(app_id='app-1', limit=20)"},
+		{nil, 20, "list_checkpoints(app_id='app-1', before='cp-000000000006') lists older ones"},
+		{map[string]any{"limit": 500}, 20, "before='cp-000000000006'"},
+		{map[string]any{"limit": -1}, 20, "before='cp-000000000006'"},
+		{map[string]any{"limit": 3}, 3, "list_checkpoints(app_id='app-1', before='cp-000000000017')"},
+		{map[string]any{"before": "cp-000000000006"}, 5, "checkpoint_id='cp-000000000005') goes back"},
+		{map[string]any{"before": "20", "details": true}, 5, "checkpoint_id='cp-000000000005') goes back"},
+		{map[string]any{"before": "25"}, 0, "there are none before cp-000000000001"},
 		{map[string]any{"trigger": "deploy"}, 0, "list_checkpoints(app_id='app-1') lists those with another trigger"},
-		{map[string]any{"trigger": nil, "limit": nil}, 20, "narrow the list with trigger"},
+		{map[string]any{"trigger": nil, "limit": nil}, 20, "lists older ones"},
 	}
 	for _, tt := range tests {
 		a := call(t, cs, "list_checkpoints", tt.args)
@@ -208,6 +211,30 @@ func TestListIsBounded(t *testing.T) {
 	empty := connect(t, newScript(ws).start(t), ws, nil, nil)
 	if a := call(t, empty, "list_checkpoints", nil); a.text("next") != "create_checkpoint(app_id='app-1') captures the present state" {
 		t.Errorf("nothing there: %v", a)
+	}
+}
+
+// A list costs a model at most 150 bytes a checkpoint, and numbers and words name what it shows.
+func TestListIsShort(t *testing.T) {
+	ws := shortDir(t)
+	s := newScript(ws)
+	for i := range 20 {
+		s.add(ipc.CreateRequest{Notes: fmt.Sprintf("%d: a note that goes on and on, for more than any list should have of it", i), Pinned: i%2 == 0})
+	}
+	cs := connect(t, s.start(t), ws, nil, nil)
+	a := call(t, cs, "list_checkpoints", nil)
+	text, err := json.Marshal(a.Fields["checkpoints"])
+	if err != nil || len(text) > 20*150 {
+		t.Errorf("20 checkpoints are %d bytes, %v: %s", len(text), err, text)
+	}
+	first := a.Fields["checkpoints"].([]any)[0].(map[string]any)
+	if first["n"] != 1.0 || first["title"] != "19: a note that goes on and o…" || first["pinned"] != nil {
+		t.Errorf("the first is %v", first)
+	}
+	for name, want := range map[string]string{"1": "cp-000000000014", "@{now}": "cp-000000000014", "3: A NOTE THAT goes on and on, for more than any list should have of it": "cp-000000000004"} {
+		if d := call(t, cs, "diff_checkpoint", map[string]any{"checkpoint_id": name, "against": "2"}); d.text("from") != want {
+			t.Errorf("%q: %v, and should be %s", name, d, want)
+		}
 	}
 }
 
@@ -234,9 +261,10 @@ func TestErrorsNameTheNextCall(t *testing.T) {
 		{here, "delete_checkpoint", args{"checkpoint_id": pinned}, errs.Pinned,
 			fmt.Sprintf("pin_checkpoint(app_id='app-1', checkpoint_id='%s', pinned=false) first, then delete_checkpoint(app_id='app-1', checkpoint_id='%[1]s')", pinned)},
 		{here, "rollback_app", args{"checkpoint_id": "cp-ffffffffffff"}, errs.NotFound, "list_checkpoints(app_id='app-1')"},
-		{here, "rollback_app", args{"checkpoint_id": "1"}, errs.Invalid, "list_checkpoints()"},
-		{here, "rollback_app", args{"checkpoint_id": "cp-"}, errs.Invalid, "list_checkpoints()"},
-		{here, "pin_checkpoint", args{"checkpoint_id": "../shop", "app_id": "shop"}, errs.Invalid, "list_checkpoints(app_id='shop')"},
+		{here, "rollback_app", args{"checkpoint_id": "0"}, errs.Invalid, "list_checkpoints(app_id='app-1')"},
+		{here, "rollback_app", args{"checkpoint_id": "@{2 moons ago}"}, errs.Invalid, "list_checkpoints(app_id='app-1')"},
+		{here, "rollback_app", args{"checkpoint_id": "cp-"}, errs.Invalid, "list_checkpoints(app_id='app-1')"},
+		{here, "pin_checkpoint", args{"checkpoint_id": "../shop", "app_id": "shop"}, errs.NotFound, "list_checkpoints(app_id='app-1')"},
 		{here, "rollback_app", args{"checkpoint_id": expired}, errs.Expired, "list_checkpoints(app_id='app-1')"},
 		{here, "rollback_app", args{"checkpoint_id": busy}, errs.Busy, fmt.Sprintf("then rollback_app(app_id='app-1', checkpoint_id='%s')", busy)},
 		{here, "create_checkpoint", args{"notes": "disk full"}, errs.Failed, "free some space; then create_checkpoint(app_id='app-1')"},
@@ -246,14 +274,14 @@ func TestErrorsNameTheNextCall(t *testing.T) {
 		{dead, "list_checkpoints", args{"app_id": "shop"}, errs.Unavailable, "then list_checkpoints(app_id='shop')"},
 		{here, "rollback_app", args{"checkpoint_id": others}, errs.Conflict, "mulligan revert --conversation ID"},
 		{here, "diff_checkpoint", args{"checkpoint_id": "cp-ffffffffffff"}, errs.NotFound, "list_checkpoints(app_id='app-1')"},
-		{here, "revert_conversation_writes", args{"conversation_id": "nobody"}, errs.NotFound, "list_checkpoints(app_id='app-1', trigger='agent')"},
+		{here, "revert_conversation_writes", args{"conversation_id": "nobody"}, errs.NotFound, "list_checkpoints(app_id='app-1', trigger='agent', details=true)"},
 		{here, "set_conversation_checkpoint", args{"conversation_id": "c"}, errs.Invalid, "set_conversation_checkpoint(app_id?, conversation_id, message_id)"},
 		{here, "revert_conversation_writes", nil, errs.Invalid, "revert_conversation_writes(app_id?, conversation_id, from_message_id?, to_message_id?, call_id?, dry_run?)"},
 		{elsewhere, "revert_conversation_writes", args{"conversation_id": "it's"}, errs.NotFound, `revert_conversation_writes(app_id='…', conversation_id='it\'s')`},
 		{here, "rollback_app", nil, errs.Invalid, "rollback_app(app_id?, checkpoint_id, scope?, without?, verify_restore?, reason?, dry_run?, start?)"},
 		{here, "create_checkpoint", args{"note": "x"}, errs.Invalid, "create_checkpoint(app_id?, notes?, pinned?)"},
 		{here, "create_checkpoint", args{"pinned": "yes"}, errs.Invalid, "create_checkpoint(app_id?, notes?, pinned?)"},
-		{here, "list_checkpoints", args{"trigger": "whim"}, errs.Invalid, "list_checkpoints(app_id?, trigger?, limit?)"},
+		{here, "list_checkpoints", args{"trigger": "whim"}, errs.Invalid, "list_checkpoints(app_id?, trigger?, limit?, before?, details?)"},
 	}
 	for _, tt := range tests {
 		a := call(t, tt.cs, tt.tool, tt.args)

@@ -7,8 +7,8 @@ import (
 	"github.com/google/jsonschema-go/jsonschema"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"mulligan/errs"
 	"mulligan/ipc"
+	"mulligan/naming"
 )
 
 // tools has what the tools' handlers share.
@@ -25,35 +25,35 @@ func addTools(s *mcp.Server, t tools) {
 		"Capture the app as it is now: files, VM disk and databases. Call it before a risky change.",
 		hints{}, checkpointSchema(), t.create)
 	add(s, usages, "list_checkpoints",
-		"List the app's newest checkpoints, at most 20, and what they occupy.",
+		"List checkpoints, newest first: n, id, time, and the turn's title or the notes. Call it to find the state to go back to.",
 		hints{readOnly: true, idempotent: true}, listSchema(), t.list)
 	add(s, usages, "rollback_app",
-		"Take the whole app, or a scope of it, to a checkpoint. The present state becomes a safety checkpoint first, so this can be undone. Files change on disk: read them again.",
+		"Take the whole app, or a scope of it, to a checkpoint. The present state becomes a safety checkpoint first, so this can be undone. Call it when a check fails after a change. Files change on disk: read them again.",
 		hints{destructive: true}, rollbackSchema(), t.rollback)
 	add(s, usages, "pin_checkpoint",
-		"Protect a checkpoint from pruning and deletion, or (pinned=false) no longer.",
+		"Protect a checkpoint from pruning and deletion, or (pinned=false) no longer. Call it for a state that must last.",
 		hints{idempotent: true}, checkpointSchema(), t.pin)
 	add(s, usages, "delete_checkpoint",
-		"Delete a checkpoint for good. A pinned one must be unpinned first.",
+		"Delete a checkpoint for good. Call it only when asked. A pinned one must be unpinned first.",
 		hints{destructive: true, idempotent: true}, deleteSchema(), t.delete)
 	add(s, usages, "diff_checkpoint",
-		"What changed between a checkpoint and now, or another one.",
+		"What changed between a checkpoint and now, or another one. Call it before a rollback.",
 		hints{readOnly: true, idempotent: true}, diffSchema(), t.diff)
 	add(s, usages, "set_conversation_checkpoint",
-		"Accept a conversation's writes up to a message: reverts begin after it. list_checkpoints(trigger='agent') shows the ids.",
+		"Accept a conversation's writes up to a message: reverts begin after it. Call it when they are to stay. list_checkpoints(trigger='agent', details=true) shows the ids.",
 		hints{idempotent: true}, setSchema(), t.setConversation)
 	add(s, usages, "revert_conversation_writes",
-		"Undo only what a conversation's messages, or one tool call, wrote to files. Others' edits are kept; what conflicts is named. A safety checkpoint comes first. Read the restored files again.",
+		"Undo only what a conversation's messages, or one tool call, wrote to files. Call it when only some work is wrong. Others' edits are kept; what conflicts is named. A safety checkpoint comes first. Read restored files again.",
 		hints{destructive: true, idempotent: true}, revertSchema(), t.revert)
 	add(s, usages, "fork_app",
-		"Make running copies of the app, each with its own folder and data, to try several ways side by side. The app itself is not touched.",
+		"Make running copies of the app, each with its own folder and data, to try several ways side by side. The app itself is not touched. Call it when unsure which way works.",
 		hints{}, forksSchema(), t.fork)
-	add(s, usages, "list_forks", "List the app's forks.", hints{readOnly: true, idempotent: true}, forksSchema(), t.forks)
-	add(s, usages, "compare_forks", "What each fork changed, whether it is healthy, and how a command ends in it.", hints{readOnly: true}, compareSchema(), t.compare)
+	add(s, usages, "list_forks", "List the app's forks. Call it for their folders and addresses.", hints{readOnly: true, idempotent: true}, forksSchema(), t.forks)
+	add(s, usages, "compare_forks", "What each fork changed, whether it is healthy, and how a command ends in it. Call it to choose one.", hints{readOnly: true}, compareSchema(), t.compare)
 	add(s, usages, "keep_fork",
-		"Take the app to a fork's present state, and drop the fork. A safety checkpoint comes first.",
+		"Take the app to a fork's present state, and drop the fork. Call it with the best.",
 		hints{destructive: true}, keepSchema(), t.keep)
-	add(s, usages, "drop_fork", "Remove a fork and all of its data.", hints{destructive: true, idempotent: true}, dropSchema(), t.drop)
+	add(s, usages, "drop_fork", "Remove a fork and all of its data. Call it for the rest.", hints{destructive: true, idempotent: true}, dropSchema(), t.drop)
 	s.AddReceivingMiddleware(forgive(usages))
 }
 
@@ -77,21 +77,37 @@ func add[In, Out any](s *mcp.Server, usages map[string]string, name, description
 	}, f)
 }
 
-// app finds the app of a call, and records it in what. A call must name a checkpoint by its id: a number may mean another
-// checkpoint a moment later.
+// app finds the app of a call, and records it in what. A checkpoint that the call names by a number, a time or words is replaced in
+// what by its id.
 func (t tools) app(ctx context.Context, what *invocation) (app ipc.App, err error) {
-	if rest, ok := strings.CutPrefix(string(what.checkpoint), "cp-"); what.takesID && (!ok || rest == "") {
-		return app, errs.New(errs.Invalid, what.tool, "%q is not a checkpoint id: ids begin with cp-", what.checkpoint)
-	}
 	if what.app == "" {
 		app, err = t.client.AppAt(ctx, t.cwd)
 	} else {
 		app, err = t.client.App(ctx, string(what.app))
 	}
-	if err == nil {
-		what.app, what.appKnown = app.ID, true
+	if err != nil {
+		return app, err
+	}
+	what.app, what.appKnown = app.ID, true
+	if what.names {
+		what.checkpoint, err = t.checkpoint(ctx, app, what.checkpoint)
 	}
 	return app, err
+}
+
+// idLen is the length of the shortest whole id of a checkpoint.
+const idLen = len("cp-0123456789ab")
+
+// checkpoint returns the id of the checkpoint that name means.
+func (t tools) checkpoint(ctx context.Context, app ipc.App, name ipc.CheckpointID) (ipc.CheckpointID, error) {
+	if strings.HasPrefix(string(name), "cp-") && len(name) >= idLen {
+		return name, nil
+	}
+	id, err := naming.Checkpoint(ctx, t.client, string(app.ID), string(name))
+	if err != nil {
+		return name, err
+	}
+	return id, nil
 }
 
 // sessionToken returns the owner of the app in the form of results.

@@ -52,6 +52,7 @@ var needs = map[string]need{
 	"redis":    {[]string{"redis-server"}, []string{"redis-server"}},
 	"sqlite3":  {[]string{"sqlite3"}, []string{"sqlite3"}},
 	"systemd":  {[]string{"systemd", "dbus", "util-linux"}, []string{"/lib/systemd/systemd", "dbus-daemon", "unshare"}},
+	"tmux":     {[]string{"tmux"}, []string{"tmux"}},
 	"user-bus": {[]string{"dbus-user-session"}, []string{"/usr/lib/systemd/user/dbus.socket"}},
 	"xz":       {[]string{"xz-utils"}, []string{"xz"}},
 	"xfs":      {[]string{"xfsprogs"}, []string{"mkfs.xfs"}},

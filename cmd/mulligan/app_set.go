@@ -16,6 +16,7 @@ const appSetLong = `Change an app's settings. The keys are those of the app file
   unit=compose:PROJECT    unit=container:NAME     (also accepts the containers that are there now)
   engine=SOCKET           volumes=NAME,…          (of containers; replaces all)
   domain=NAME             uri=URI                 shutdown=clean|destroy
+  titles=true|false       (the first words of prompts are kept, to call turns by)
   exclude=PATTERN,…       (gitignore syntax; replaces all; or a list: exclude=["PATTERN", …])
   health.url=URL          health.command='COMMAND ARG…'     health.timeout=10s
   retention.keep_last=N   retention.daily_days=N  retention.keep_turns=N

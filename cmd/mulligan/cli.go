@@ -12,6 +12,7 @@ import (
 	"golang.org/x/term"
 
 	"mulligan/cmd/mulligan/guide"
+	"mulligan/cmd/mulligan/launch"
 	"mulligan/cmd/mulligan/output"
 	"mulligan/errs"
 	"mulligan/ipc"
@@ -22,13 +23,42 @@ type cli struct {
 	in          *os.File
 	out         *output.Printer
 	app, socket string
+	color       string
+}
+
+// sleepers are the commands that need no daemon, or start it themselves.
+var sleepers = []string{"init", "doctor", "install", "uninstall", "version", "help", "completion", "man", "hook", "mulligan", "__complete", "__completeNoDesc"}
+
+// launcher returns what finds and starts the user's own daemon.
+func (c *cli) launcher() launch.Launcher {
+	return launch.Launcher{Socket: c.socket, Started: func(socket string) {
+		if c.out.Terminal && !c.out.JSON {
+			c.out.Printf("started your daemon; it listens on %s\n", c.out.Text(socket))
+		}
+	}}
 }
 
 // newCLI returns a cli that uses the standard streams of the process.
 func newCLI() *cli {
-	return &cli{in: os.Stdin, out: &output.Printer{
-		Stdout: output.NewWriter(os.Stdout), Stderr: os.Stderr, Terminal: term.IsTerminal(int(os.Stdout.Fd())),
-	}}
+	out := &output.Printer{Stdout: output.NewWriter(os.Stdout), Stderr: os.Stderr, Terminal: term.IsTerminal(int(os.Stdout.Fd()))}
+	if width, _, err := term.GetSize(int(os.Stdout.Fd())); err == nil {
+		out.Width = width
+	}
+	return &cli{in: os.Stdin, out: out}
+}
+
+// setColour decides whether what is printed has colours: where --color says so, else on a terminal unless the environment says no
+// (https://no-color.org).
+func (c *cli) setColour(cmd *cobra.Command) error {
+	switch c.color {
+	case "auto":
+		c.out.Colour = c.out.Terminal && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
+	case "always", "never":
+		c.out.Colour = c.color == "always"
+	default:
+		return usage(cmd, "--color %q is not auto, always or never", c.color)
+	}
+	return nil
 }
 
 // run executes the command line args and returns the exit code.
@@ -77,12 +107,13 @@ const rootLong = `mulligan takes an app back to a state that it was in before: i
 disk and its databases together. And forward again.
 
 It talks to a daemon, mulligand, over a unix socket: the one named by --socket,
-else by MULLIGAN_SOCKET, else the user's own, else the host's. Inside an app's
-workspace --app may be left out.
+else by MULLIGAN_SOCKET, else the user's own, else the host's. A user's own daemon that
+does not run, as after a reboot, is started. Inside an app's workspace --app may be left
+out.
 
 CP names a checkpoint: its id, the beginning of its id, N for the N-th newest (1 is
-the newest), or a time for the newest made until then: '@{2 hours ago}', @14:30,
-@yesterday. The safety checkpoint of a rollback that was called off does not count:
+the newest), a time for the newest made until then: '@{2 hours ago}', @14:30,
+@yesterday; or words of its turn's title or of its notes: 'login page'. The safety checkpoint of a rollback that was called off does not count:
 the app is what it holds.
 
 On a terminal, lists are tables. In a pipe they are lines of fields, separated
@@ -105,6 +136,14 @@ func newRoot(c *cli, args []string) *cobra.Command {
 		SilenceUsage:  true,
 	}
 	root.PersistentFlags().StringVar(&c.app, "app", "", "the app's `SLUG|ID` (default: the one that the current folder belongs to)")
+	root.PersistentFlags().StringVar(&c.color, "color", "auto", "colours: `auto|always|never`; auto is on a terminal, unless NO_COLOR is set")
+	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
+		if err := c.setColour(cmd); err != nil || slices.Contains(sleepers, cmd.Name()) {
+			return err
+		}
+		c.launcher().Wake(cmd.Context())
+		return nil
+	}
 	root.PersistentFlags().StringVar(&c.socket, "socket", "", "the daemon's socket `PATH`")
 	root.PersistentFlags().BoolVar(&c.out.JSON, "json", false, "print the API's JSON")
 	if err := root.RegisterFlagCompletionFunc("app", c.completeApps); err != nil {
@@ -119,7 +158,7 @@ func newRoot(c *cli, args []string) *cobra.Command {
 	})
 	help := newHelp(root)
 	guide.Add(root,
-		guide.Group{Title: "Every day", Commands: []*cobra.Command{newInit(c), newCreate(c), newList(c), newUndo(c), newRedo(c), newRollback(c)}},
+		guide.Group{Title: "Every day", Commands: []*cobra.Command{newInit(c), newCreate(c), newList(c), newUndo(c), newRedo(c), newRollback(c), newRewind(c)}},
 		guide.Group{Title: "Look", Commands: []*cobra.Command{newDiff(c), newShow(c), newTurns(c), newLog(c), newVerify(c), newStatus(c), newUI(c)}},
 		guide.Group{Title: "Forks", Commands: []*cobra.Command{newFork(c), newForks(c), newExec(c), newCompare(c), newBisect(c), newKeep(c), newDrop(c)}},
 		guide.Group{Title: "Apps and their checkpoints", Commands: []*cobra.Command{newApp(c), newPin(c), newUnpin(c), newDelete(c), newPrune(c), newRevert(c)}},
@@ -132,12 +171,11 @@ func newRoot(c *cli, args []string) *cobra.Command {
 	// Not Command.Version with a template of its own: templates call methods by name, so the linker would keep every method of every
 	// type, two megabytes of them.
 	version := root.Flags().BoolP("version", "v", false, "print this program's version")
-	showHelp := root.RunE
-	root.RunE = func(cmd *cobra.Command, args []string) error {
+	root.RunE = func(cmd *cobra.Command, _ []string) error {
 		if *version {
 			return (&versionCmd{c}).run()
 		}
-		return showHelp(cmd, args)
+		return c.home(cmd)
 	}
 	return root
 }

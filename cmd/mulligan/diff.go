@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -12,7 +11,9 @@ import (
 
 const diffLong = `Print what changed between a checkpoint and now, or between two checkpoints: files
 as unified diffs, databases as a line per table. Paths limit it to themselves and
-what lies below them; they are relative to the workspace.
+what lies below them; they are relative to the current folder, where that is in the
+app's workspace, else to the workspace. What changed within a git repository is one
+line, unless a path is named.
 
 A layer that cannot be read at present, as a database whose server is away, is a line on
 standard error; the others are told all the same.
@@ -58,6 +59,11 @@ func (f *diffCmd) run(ctx context.Context, points, paths []string) error {
 	if err != nil {
 		return err
 	}
+	if paths, err = scopeHere(ctx, client, "diff", app, "", paths); err != nil {
+		return err
+	}
+	shown := output.NewDiffPrinter(f.out)
+	shown.Stat, shown.NameStatus, shown.Whole = f.stat, f.nameStatus, len(paths) > 0
 	q := ipc.DiffQuery{Paths: paths, Patch: !f.stat && !f.nameStatus}
 	if len(points) == 2 {
 		_, _, to, err := f.checkpoint(ctx, points[1])
@@ -76,7 +82,7 @@ func (f *diffCmd) run(ctx context.Context, points, paths []string) error {
 				return err
 			}
 		} else {
-			f.print(res)
+			shown.Print(res)
 		}
 		q.Offset += len(res.Changes)
 		if len(res.Changes) == 0 || q.Offset >= res.Total || f.out.JSON {
@@ -86,6 +92,7 @@ func (f *diffCmd) run(ctx context.Context, points, paths []string) error {
 			return err
 		}
 	}
+	shown.PrintRepositories()
 	for _, l := range res.Unreadable {
 		f.out.Note("diff", l)
 	}
@@ -93,58 +100,4 @@ func (f *diffCmd) run(ctx context.Context, points, paths []string) error {
 		f.out.Note("diff", "the changes in "+l+" cannot be listed")
 	}
 	return nil
-}
-
-func (f *diffCmd) print(res ipc.Diff) {
-	var rows [][]string
-	for _, c := range res.Changes {
-		switch {
-		case f.stat:
-			rows = append(rows, []string{statusLetter(c), f.name(c), f.out.Text(c.Summary)})
-		case f.nameStatus:
-			rows = append(rows, []string{statusLetter(c), f.name(c)})
-		default:
-			f.patch(c)
-		}
-	}
-	if len(rows) > 0 {
-		f.out.Table([]string{"", "PATH", "WHAT"}[:len(rows[0])], rows)
-	}
-}
-
-// patch prints a change as a patch, or as a line if it has none.
-func (f *diffCmd) patch(c ipc.DiffChange) {
-	switch {
-	case c.Patch == "":
-		why := c.Summary
-		if c.NoPatch != "" {
-			why += " (" + c.NoPatch + ")"
-		}
-		f.out.Printf("%s %s: %s\n", statusLetter(c), f.name(c), f.out.Text(why))
-	case f.out.Terminal:
-		for line := range strings.Lines(c.Patch) {
-			f.out.Println(output.EscapeLine(strings.TrimSuffix(line, "\n")))
-		}
-	default:
-		f.out.Print(c.Patch)
-	}
-}
-
-// name returns the path of a change, after the layer's name unless that is files.
-func (f *diffCmd) name(c ipc.DiffChange) string {
-	if c.Layer != "files" {
-		return f.out.Text(c.Layer + ":" + c.Path)
-	}
-	return f.out.Text(c.Path)
-}
-
-// statusLetter returns the statusLetter of a change's operation, as in git diff --name-status.
-func statusLetter(c ipc.DiffChange) string {
-	switch c.Operation {
-	case "create":
-		return "A"
-	case "delete":
-		return "D"
-	}
-	return "M"
 }

@@ -10,13 +10,15 @@ import (
 
 	"mulligan/agents"
 	"mulligan/cmd/mulligan/doctor"
+	"mulligan/cmd/mulligan/launch"
 	"mulligan/cmd/mulligan/output"
 	"mulligan/errs"
 	"mulligan/ipc"
 )
 
 const doctorLong = `Check everything that mulligan needs, and say how to get what is missing: the daemon, systemd, libvirt, the programs and servers of databases, the limits of following
-files, the state folder, each coding agent's hooks and server, and each app.
+files, the state folder, each coding agent's hooks and server, and each app. An agent that can be
+asked (Codex) is asked itself whether it runs the hooks in the current folder.
 
 Doctor changes nothing. A problem is something that does not work now; an advice is about
 something that no app here needs yet.
@@ -66,13 +68,16 @@ func (f *doctorCmd) run(ctx context.Context) error {
 // project in the current folder.
 func (f *doctorCmd) options() (doctor.Options, error) {
 	const op = "doctor"
-	dir, err := stateDir()
+	dir, err := launch.StateDir()
 	if err != nil {
 		return doctor.Options{}, errs.Wrap(errs.Failed, op, err)
 	}
 	o := doctor.Options{
 		Daemon: f.client(), Version: daemonVersion(), StateDir: dir, UID: os.Getuid(),
 		Backups: agents.Backups{Dir: filepath.Join(dir, "agents")}, HookLog: filepath.Join(dir, "hook.log"),
+	}
+	if o.Dir, err = os.Getwd(); err != nil {
+		o.Dir = "" // the folder is gone
 	}
 	if os.Getuid() == 0 {
 		o.StateDir = "/var/lib/mulligan" // of the host's daemon, unless a daemon answers and names another

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"mulligan/agents"
+	"mulligan/cmd/mulligan/launch"
 	"mulligan/cmd/mulligan/output"
 	"mulligan/errs"
 	"mulligan/ipc"
@@ -23,7 +24,9 @@ import (
 const hookLong = `Serve as a hook of a coding agent: read what the agent says on standard input, tell the
 daemon of the turns and tool calls in it, and print what the agent expects.
 
-It is for agents to run (mulligan install AGENT sets it up), at every event of theirs. It
+It is for agents to run (mulligan install AGENT sets it up), at every event of theirs. If a
+turn has no checkpoint, because no daemon answers or the folder is in no app, it lets the agent show a
+line that says so, once per conversation, where the agent has a means for that. It
 never stands in an agent's way: it exits with 0 whatever happens, within three
 seconds, and soon if the daemon was that slow a moment ago. What went wrong is in hook.log in the user's state folder
 ($XDG_STATE_HOME/mulligan, else ~/.local/state/mulligan).
@@ -34,6 +37,8 @@ const (
 	// hookTimeout bounds the run of a hook. For slowPeriod after a hook that ran
 	// into it, shortHookTimeout applies instead.
 	hookTimeout, shortHookTimeout, slowPeriod = 3 * time.Second, 500 * time.Millisecond, time.Minute
+	// noticeTimeout bounds what remembering takes that the person was told of a turn without a checkpoint.
+	noticeTimeout = 300 * time.Millisecond
 	// maxHookInput bounds the input, in bytes. The input includes the results of tools.
 	maxHookInput = 64 << 20
 	// maxHookLog is the size of the log, in bytes, at which it is renamed to hook.log.1.
@@ -70,7 +75,7 @@ func (f *hookCmd) run(ctx context.Context, args []string) {
 	limit := currentTimeout()
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	names, reported := make(chan string, 1), make(chan error, 1)
+	events, reported := make(chan agents.Event, 1), make(chan error, 1)
 	var event string
 	if len(args) > 1 {
 		event = args[1]
@@ -80,7 +85,8 @@ func (f *hookCmd) run(ctx context.Context, args []string) {
 		f.note(args[0], event, err)
 		return
 	}
-	go func() { reported <- f.reportEvent(ctx, agent, event, names) }()
+	reporter := &agents.Reporter{Agent: agent}
+	go func() { reported <- f.reportEvent(ctx, reporter, event, events) }()
 	select {
 	case err = <-reported:
 	case <-ctx.Done(): // the daemon is slow, or the input does not end
@@ -89,22 +95,35 @@ func (f *hookCmd) run(ctx context.Context, args []string) {
 	if late {
 		err = errs.New(errs.Unavailable, "hook", "the daemon did not answer within %s", limit)
 	}
+	reply := agent.Reply(event)
 	select {
-	case event = <-names:
+	case ev := <-events:
+		event, reply = ev.Name, agent.Reply(ev.Name)
 		if late {
 			markSlow()
+			reporter = &agents.Reporter{Agent: agent, Sessions: reporter.Sessions} // the other one is still at work
+		}
+		if line := lacks(reporter, ev, err); line != "" {
+			reply = agent.Notice(event, output.Escape(line))
 		}
 	default:
 	}
-	f.out.Print(agent.Reply(event))
+	f.out.Print(reply)
 	if err != nil {
 		f.note(agent.Name, event, err)
 	}
 }
 
+// lacks returns what the person should know of a turn that has no checkpoint, or "".
+func lacks(r *agents.Reporter, ev agents.Event, err error) string {
+	ctx, cancel := context.WithTimeout(context.Background(), noticeTimeout)
+	defer cancel()
+	return r.Lacks(ctx, ev, err)
+}
+
 // currentTimeout returns how long this hook may take.
 func currentTimeout() time.Duration {
-	dir, err := stateDir()
+	dir, err := launch.StateDir()
 	if err != nil {
 		return hookTimeout
 	}
@@ -120,15 +139,15 @@ const slowMark = "hook.slow"
 
 // markSlow shortens the timeout of the next hooks. If it fails, they keep the long timeout.
 func markSlow() {
-	if dir, err := stateDir(); err == nil && os.MkdirAll(dir, 0o700) == nil {
+	if dir, err := launch.StateDir(); err == nil && os.MkdirAll(dir, 0o700) == nil {
 		mark := filepath.Join(dir, slowMark)
 		_ = os.Remove(mark)
 		_ = os.WriteFile(mark, nil, 0o600)
 	}
 }
 
-// reportEvent reads the event, sends its name to names and reports the event to the daemon.
-func (f *hookCmd) reportEvent(ctx context.Context, agent *agents.Agent, name string, names chan<- string) (err error) {
+// reportEvent reads the event, sends it to events and reports it to the daemon. Before it sends the event, it completes the reporter.
+func (f *hookCmd) reportEvent(ctx context.Context, reporter *agents.Reporter, name string, events chan<- agents.Event) (err error) {
 	defer func() {
 		if r := recover(); r != nil { // a panic would print a stack trace to the agent
 			err = errs.New(errs.Internal, "hook", "%v", r)
@@ -138,32 +157,36 @@ func (f *hookCmd) reportEvent(ctx context.Context, agent *agents.Agent, name str
 	if err != nil {
 		return errs.Wrap(errs.Failed, "read the hook's input", err)
 	}
-	ev, err := agent.Read(name, payload)
+	ev, err := reporter.Agent.Read(name, payload)
 	if err != nil {
 		return err
 	}
-	names <- ev.Name
 	if dir, err := os.Getwd(); err == nil {
 		ev.Dirs = append(ev.Dirs, dir)
+	}
+	dir, err := launch.StateDir()
+	reporter.Daemon = ipc.NewClient(ipc.FindSocket(f.socket))
+	if err == nil {
+		reporter.Sessions = agents.Sessions{Dir: filepath.Join(dir, "hooks")}
+	}
+	events <- ev
+	if err != nil {
+		return errs.Wrap(errs.Failed, "hook", err)
 	}
 	if ev.Kind == agents.Other {
 		return nil
 	}
-	dir, err := stateDir()
-	if err != nil {
-		return errs.Wrap(errs.Failed, "hook", err)
+	err = reporter.Report(ctx, ev)
+	if ev.Kind == agents.TurnBegins && errors.Is(err, ipc.ErrNoDaemon) && f.launcher().Wake(ctx) {
+		reporter.Daemon = ipc.NewClient(ipc.FindSocket(f.socket))
+		err = reporter.Report(ctx, ev)
 	}
-	reporter := agents.Reporter{
-		Agent:    agent,
-		Daemon:   ipc.NewClient(ipc.FindSocket(f.socket)),
-		Sessions: agents.Sessions{Dir: filepath.Join(dir, "hooks")},
-	}
-	return reporter.Report(ctx, ev)
+	return err
 }
 
 // note writes err to the hook log. If that fails, there is nowhere to report it.
 func (f *hookCmd) note(agent, event string, err error) {
-	dir, failed := stateDir()
+	dir, failed := launch.StateDir()
 	if failed != nil || os.MkdirAll(dir, 0o700) != nil {
 		return
 	}

@@ -11,26 +11,30 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"mulligan/appfile"
+	"mulligan/cmd/mulligan/appkeys"
 	"mulligan/cmd/mulligan/detect"
 	"mulligan/cmd/mulligan/doctor"
 	"mulligan/cmd/mulligan/output"
+	"mulligan/cmd/mulligan/values"
 	"mulligan/errs"
 	"mulligan/ipc"
 )
 
-const initLong = `Register a folder (the current one, if none is named) as an app of your own daemon,
-and start that daemon if none runs: mulligand --user, found beside this program or
-in PATH.
+const initLong = `Register a folder as an app of your own daemon, and start that daemon if none runs:
+mulligand --user, found beside this program or in PATH. If none is named, it is the root
+of the project that the current folder is in: the folder with .git, else with a file of a
+workspace such as go.work; else the current folder.
 
 It looks for git, for SQLite files (by their header), for database URLs such as
 DATABASE_URL in .env, and for a compose project with its databases and volumes, says
-what will be protected and what not, and asks, unless
---yes or --json is given or it is not run from a terminal. A folder that is an app
-already is left as it is. It also asks whether to make checkpoints by itself, at the
-first write of every turn of an agent's work (--auto; mulligan app set auto=false ends it).
+what will be protected and what not, and asks one question, unless --yes or --json is
+given or it is not run from a terminal. The answer may be a change, as auto=false,
+run='npm start', health.url=URL or database=SPEC: the keys of mulligan app set.
+Checkpoints at the first write of every turn of an agent's work are on unless you
+switch them off there; with --yes they are off unless --auto is given. A folder that is
+an app already is left as it is.
 
 A Postgres server of your own that serves such a URL is named, with how its checkpoints
 become marks in its log (mode physical).
@@ -43,6 +47,7 @@ type initCmd struct {
 	slug string
 	yes  bool
 	auto bool
+	root string // what makes the folder the project's root; "" if the folder was named
 }
 
 func newInit(c *cli) *cobra.Command {
@@ -54,7 +59,15 @@ func newInit(c *cli) *cobra.Command {
 		Example: "  cd ~/shop && mulligan init\n  mulligan init ~/shop --slug shop --yes",
 		Args:    func(cmd *cobra.Command, args []string) error { return countArgs(cmd, args, 0, 1) },
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return f.run(cmd.Context(), append(args, ".")[0])
+			dir, err := realDir("init", append(args, ".")[0])
+			if err != nil {
+				return err
+			}
+			if len(args) == 0 {
+				home, _ := os.UserHomeDir() // without one, the project is looked for up to /
+				dir, f.root = detect.Root(dir, home)
+			}
+			return f.run(cmd.Context(), dir)
 		},
 	}
 	cmd.Flags().StringVar(&f.slug, "slug", "", "the app's short name (default: the folder's)")
@@ -64,11 +77,7 @@ func newInit(c *cli) *cobra.Command {
 }
 
 func (f *initCmd) run(ctx context.Context, dir string) error {
-	dir, err := realDir("init", dir)
-	if err != nil {
-		return err
-	}
-	client, err := f.connect(ctx)
+	client, err := f.launcher().Connect(ctx)
 	if err != nil && !errors.Is(err, ipc.ErrNoDaemon) {
 		return err
 	}
@@ -85,11 +94,12 @@ func (f *initCmd) run(ctx context.Context, dir string) error {
 		f.slug = detect.Slug(dir)
 	}
 	f.printFindings(dir, found)
-	if err := f.ask(ctx); err != nil {
+	app := f.proposal(dir, found)
+	if err := f.ask(ctx, &app); err != nil {
 		return err
 	}
 	if client == nil {
-		if client, err = f.startDaemon(ctx); err != nil {
+		if client, err = f.launcher().Start(ctx); err != nil {
 			return err
 		}
 		// The state folder may be older than this start: the daemon may know the folder.
@@ -97,7 +107,7 @@ func (f *initCmd) run(ctx context.Context, dir string) error {
 			return err
 		}
 	}
-	return f.register(ctx, client, dir, found)
+	return f.register(ctx, client, app, found)
 }
 
 // reportExisting reports whether dir is the workspace of an app, and prints that app.
@@ -132,7 +142,11 @@ func (f *initCmd) printFindings(dir string, found detect.Findings) {
 	if f.out.JSON {
 		return
 	}
-	pairs := [][2]string{{"protects", "files: everything in " + f.out.Text(dir) + ", ignored files included"}}
+	var pairs [][2]string
+	if f.root != "" {
+		pairs = append(pairs, [2]string{"root", f.out.Text(dir + " has " + f.root)})
+	}
+	pairs = append(pairs, [2]string{"protects", "files: everything in " + f.out.Text(dir) + ", ignored files included"})
 	switch found.Git {
 	case detect.RepositoryInside:
 		pairs = append(pairs, [2]string{"protects", "git: the repository's state (.git) is part of the files"})
@@ -169,52 +183,9 @@ func (f *initCmd) printFindings(dir string, found detect.Findings) {
 	f.out.Fields(pairs)
 }
 
-// ask asks whether to go on, and about --auto, if a person sits at the terminal.
-func (f *initCmd) ask(ctx context.Context) error {
-	if f.yes || f.out.JSON || !f.out.Terminal || !term.IsTerminal(int(f.in.Fd())) {
-		return nil
-	}
-	in := bufio.NewReader(f.in)
-	f.out.Print("Protect it? [Y/n] ")
-	if err := f.answer(ctx, in); err != nil || f.auto {
-		return err
-	}
-	f.out.Print("Make a checkpoint by itself at the first write of every turn of an agent's work? [Y/n] ")
-	err := f.answer(ctx, in)
-	f.auto = err == nil
-	if errs.KindOf(err) == errs.Failed { // the answer no to this question does not end init
-		return nil
-	}
-	return err
-}
-
-// answer reads the answer to a question whose default is yes. It returns an error for no and for an interrupt.
-func (f *initCmd) answer(ctx context.Context, in *bufio.Reader) error {
-	lines := make(chan string, 1)
-	go func() { // a read of a terminal cannot be cancelled
-		line, err := in.ReadString('\n')
-		if err != nil && line == "" {
-			line = "nothing" // the input ended without an answer, which is no consent
-		}
-		lines <- line
-	}()
-	select {
-	case <-ctx.Done():
-		f.out.Println()
-		return errs.Wrap(errs.Unavailable, "init", ctx.Err())
-	case line := <-lines:
-		switch strings.ToLower(strings.TrimSpace(line)) {
-		case "", "y", "yes":
-			return nil
-		}
-	}
-	return errs.New(errs.Failed, "init", "the question was answered with no").WithHint("nothing was changed")
-}
-
-// register registers the app with the daemon and prints it. If the daemon does not
-// support a server's database, register leaves out all databases of servers and names them on standard error.
-func (f *initCmd) register(ctx context.Context, client *ipc.Client, dir string, found detect.Findings) error {
-	app := ipc.App{Slug: f.slug, Workspace: dir, Auto: f.auto, Retention: ipc.DefaultRetention()}
+// proposal returns the app as it is registered unless the person changes it.
+func (f *initCmd) proposal(dir string, found detect.Findings) ipc.App {
+	app := ipc.App{Slug: f.slug, Workspace: dir, Auto: f.auto || f.asks(), Retention: ipc.DefaultRetention()}
 	for _, db := range found.Databases {
 		app.Databases = append(app.Databases, db.Database)
 	}
@@ -224,6 +195,108 @@ func (f *initCmd) register(ctx context.Context, client *ipc.Client, dir string, 
 			app.Volumes = append(app.Volumes, ipc.Volume{Name: v})
 		}
 	}
+	return app
+}
+
+// asks reports whether a person is asked.
+func (f *initCmd) asks() bool { return !f.yes && f.interactive() }
+
+// ask asks whether to go on, if a person sits at the terminal, until the answer is yes or no. Any other answer is a change to app.
+func (f *initCmd) ask(ctx context.Context, app *ipc.App) error {
+	if !f.asks() {
+		return nil
+	}
+	in := bufio.NewReader(f.in)
+	for {
+		f.printSettings(*app)
+		f.out.Print("Protect it like this? [Y/n, or a change as auto=false] ")
+		line, err := f.line(ctx, in)
+		if err != nil {
+			return err
+		}
+		if !strings.Contains(line, "=") {
+			return consent(line)
+		}
+		var change ipc.AppChange
+		tried := *app
+		tried.Databases = slices.Clone(app.Databases)
+		if err := appkeys.Set(&tried, &change, line); err != nil {
+			body := ipc.Body(err)
+			f.out.Printf("%s\n", f.out.Text(strings.Join(append([]string{body.Message}, nonEmpty(body.Hint)...), "; ")))
+			continue
+		}
+		if *app = tried; change.Unit != nil {
+			app.Unit = *change.Unit
+		}
+	}
+}
+
+// nonEmpty returns s in a list, or none if s is "".
+func nonEmpty(s string) []string {
+	if s == "" {
+		return nil
+	}
+	return []string{s}
+}
+
+// printSettings prints what a person may want to have another way.
+func (f *initCmd) printSettings(app ipc.App) {
+	automatic, databases, health, run := "off (auto=true: on)", "none (database=SPEC adds one)", "none (health.url=URL, health.command='COMMAND')", "nothing (run='COMMAND', unit=NAME)"
+	if app.Auto {
+		automatic = "on: at the first write of each turn of an agent (auto=false: off)"
+	}
+	if len(app.Databases) > 0 {
+		var names []string
+		for _, db := range app.Databases {
+			names = append(names, db.Name)
+		}
+		databases = strings.Join(names, ", ") + " (database=SPEC adds one; database= leaves all out)"
+	}
+	if h := app.Health; h != nil {
+		health = strings.TrimSpace(h.URL + " " + values.JoinWords(h.Command))
+	}
+	switch {
+	case app.Unit != "":
+		run = app.Unit
+	case len(app.Run) > 0:
+		run = values.JoinWords(app.Run)
+	}
+	f.out.Fields([][2]string{
+		{"checkpoints", automatic}, {"databases", f.out.Text(databases)}, {"health check", f.out.Text(health)}, {"stops and starts", f.out.Text(run)},
+	})
+}
+
+// line reads a line from the terminal. At the end of the input it is "nothing", which is no consent.
+func (f *initCmd) line(ctx context.Context, in *bufio.Reader) (string, error) {
+	lines := make(chan string, 1)
+	go func() { // a read of a terminal cannot be cancelled
+		line, err := in.ReadString('\n')
+		if err != nil && line == "" {
+			line = "nothing"
+		}
+		lines <- line
+	}()
+	select {
+	case <-ctx.Done():
+		f.out.Println()
+		return "", errs.Wrap(errs.Unavailable, "init", ctx.Err())
+	case line := <-lines:
+		return strings.TrimSpace(line), nil
+	}
+}
+
+// consent returns nil if an answer is yes, and an error otherwise.
+func consent(line string) error {
+	switch strings.ToLower(line) {
+	case "", "y", "yes":
+		return nil
+	}
+	return errs.New(errs.Failed, "init", "the question was answered with no").WithHint("nothing was changed")
+}
+
+// register registers the app with the daemon and prints it. If the daemon does not
+// support a server's database, register leaves out all databases of servers and names them on standard error.
+func (f *initCmd) register(ctx context.Context, client *ipc.Client, app ipc.App, found detect.Findings) error {
 	added, err := client.AddApp(ctx, app)
 	if err != nil && app.Unit != "" && strings.Contains(ipc.Body(err).Message, "unit "+app.Unit) {
 		f.out.Note("init", fmt.Sprintf("the containers and their volumes are NOT protected: %s; once that works: mulligan app set unit=%s%s",
@@ -251,7 +324,7 @@ func (f *initCmd) register(ctx context.Context, client *ipc.Client, dir string, 
 	for _, g := range added.Gaps {
 		f.out.Printf("warning: %s\n", f.out.Text(output.DescribeGap(g)))
 	}
-	f.out.Printf("%s is the app %s now; `mulligan create` makes a checkpoint of it\n", f.out.Text(dir), f.out.Text(added.Slug))
+	f.out.Printf("%s is the app %s now; `mulligan create` makes a checkpoint of it\n", f.out.Text(app.Workspace), f.out.Text(added.Slug))
 	return nil
 }
 

@@ -14,8 +14,9 @@ import (
 func TestAnswer(t *testing.T) {
 	f := &initCmd{cli: &cli{out: &output.Printer{Stdout: output.NewWriter(io.Discard)}}}
 	for in, yes := range map[string]bool{"\n": true, "y\n": true, " YES \n": true, "y": true, "n\n": false, "what\n": false, "": false} {
-		if err := f.answer(t.Context(), bufio.NewReader(strings.NewReader(in))); (err == nil) != yes {
-			t.Errorf("%q: %v", in, err)
+		line, err := f.line(t.Context(), bufio.NewReader(strings.NewReader(in)))
+		if err != nil || (consent(line) == nil) != yes {
+			t.Errorf("%q: %q, %v", in, line, err)
 		}
 	}
 }
@@ -27,7 +28,7 @@ func TestAnswerInterrupted(t *testing.T) {
 	cancel()
 	silent, typing := io.Pipe()
 	defer typing.Close()
-	if err := f.answer(ctx, bufio.NewReader(silent)); !errors.Is(err, context.Canceled) || exitCode(ctx, err) != exitInterrupted {
+	if _, err := f.line(ctx, bufio.NewReader(silent)); !errors.Is(err, context.Canceled) || exitCode(ctx, err) != exitInterrupted {
 		t.Errorf("%v", err)
 	}
 }

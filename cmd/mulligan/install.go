@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"mulligan/agents"
+	"mulligan/cmd/mulligan/launch"
 	"mulligan/cmd/mulligan/output"
 	"mulligan/errs"
 )
@@ -86,7 +87,7 @@ func (f *installCmd) run(name string) error {
 	if err != nil {
 		return err
 	}
-	dir, err := stateDir()
+	dir, err := launch.StateDir()
 	if err != nil {
 		return errs.Wrap(errs.Failed, "find the settings", err)
 	}

@@ -12,7 +12,7 @@ import (
 const listLong = `List the app's checkpoints, newest first.
 
 In a pipe, the fields are: checkpoint id, time, trigger, pinned (yes or no), size
-(what deleting it would free), git commit, notes. The notes of one that is damaged
+(what deleting it would free), git commit, notes, title of the turn that it was made for. The notes of one that is damaged
 begin with DAMAGED: mulligan verify says what of it is.
 
 What needs attention of the app, as a layer that is held up, is said below the

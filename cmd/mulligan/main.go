@@ -8,13 +8,12 @@
 //
 //	cli.go         the flags and helpers that all commands share, and the tree of commands
 //	completion.go  what a shell completes, besides the command of that name
-//	daemon.go      finding and starting the user's daemon
 //	exit.go        exit codes, and how errors are printed
 //	resolve.go     how a person names a checkpoint
 //
 // The packages below this folder hold what is not about one command: output
 // prints results, values reads values from the command line, detect is what init
-// finds in a folder, and doctor examines the host.
+// finds in a folder, launch starts the user's daemon, picker is the interactive choice, and doctor examines the host.
 package main
 
 import (

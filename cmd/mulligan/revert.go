@@ -20,7 +20,7 @@ With --force it goes back all the same. A safety checkpoint is made first: mulli
 undo, or redo, goes back over a revert.
 
 Of a conversation, without --from, the messages after its checkpoint are meant: see
---set-checkpoint. mulligan turns shows turns, conversations and messages, and with
+--set-checkpoint. mulligan turns --ids shows turns, conversations and messages, and with
 --json the calls.
 
 In a pipe, a line per fact: safety_checkpoint, dry_run; then "restored", path;

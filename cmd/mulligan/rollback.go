@@ -38,7 +38,7 @@ that somebody stopped stays down. --start and --no-start decide otherwise.
 
 The daemon does the work: an interrupt ends only this program.
 
-In a pipe, a line per fact: rolled_back, dry_run, restored_to, safety_checkpoint,
+In a pipe, a line per fact: rolled_back, dry_run, restored_to, turn (its title), safety_checkpoint,
 changes_total, verified (yes, no or skipped), recovered; then "stage", name, status, milliseconds,
 notes, six times; then "change", operation undone, path, summary (at most 100);
 "stayed_behind", a layer in scope that is as it was; "put_back", what became of a layer of a rollback that was undone; "warning", text;
@@ -210,6 +210,9 @@ func scopeHere(ctx context.Context, client *ipc.Client, op, ref, fork string, sc
 		}
 		rel, err := filepath.Rel(workspace, p)
 		if err != nil || !filepath.IsLocal(rel) {
+			if op == "diff" {
+				return nil, errs.New(errs.Invalid, op, "%s is not in the workspace %s", s, workspace).WithHint("name paths below it")
+			}
 			return nil, errs.New(errs.Invalid, op, "--scope %s is not in the workspace %s", s, workspace).
 				WithHint("name paths below it, or layer:NAME")
 		}

@@ -44,6 +44,9 @@ func fakeMain() {
 		os.Exit(2)
 	}
 	l, err := ipc.Listen(socket, 0o600)
+	if err == nil { // what shows that there is a daemon
+		err = os.WriteFile(filepath.Join(os.Getenv("XDG_STATE_HOME"), "mulligan", "mulligan.db"), nil, 0o600)
+	}
 	if err == nil {
 		err = ipc.NewHTTPServer(newFake().handler(), nil).Serve(l)
 	}
@@ -61,6 +64,7 @@ func fakeMain() {
 //	                  the result is the standard output
 //	fake FAULT        let the fake daemon fail: a kind of error, "hold", "damage",
 //	                  "rollback recovered", "rollback broken", "unrecorded", "warn", "none"
+//	end               end the daemon that init started
 //	terminal CMD…     run CMD in a terminal that nobody types at, and which is its standard output;
 //	                  what the terminal shows is the standard output
 //	answer FILE CMD…  the same with FILE typed, and the terminal as standard input too
@@ -80,7 +84,7 @@ func TestScripts(t *testing.T) {
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"start": start, "code": code, "keep": keep, "lines": lines, "call": call, "fake": setFault, "interrupt": interrupt,
-			"terminal": terminal, "answer": answer,
+			"terminal": terminal, "answer": answer, "end": end,
 		},
 	})
 }
@@ -97,6 +101,7 @@ func setup(env *testscript.Env) error {
 	env.Setenv("XDG_RUNTIME_DIR", filepath.Join(env.WorkDir, "run"))
 	env.Setenv("XDG_STATE_HOME", filepath.Join(env.WorkDir, "state"))
 	env.Setenv("XDG_CONFIG_HOME", filepath.Join(env.WorkDir, "config"))
+	env.Setenv("NO_COLOR", "1")
 	env.Setenv("GORACE", "atexit_sleep_ms=0") // else each command waits a second at its end
 	env.Setenv("JUNK", "x\ty\nz \\ \x1b[2J \u202e é 日本")
 	if realDaemon != "" {
@@ -187,6 +192,20 @@ func setFault(ts *testscript.TestScript, _ bool, args []string) {
 	f.fault = strings.Join(args, " ")
 }
 
+// end ends the daemon that init started.
+func end(ts *testscript.TestScript, _ bool, _ []string) {
+	socket := userSocket(ts.Getenv("WORK"))
+	endDaemon(socket)
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	for tick := time.Tick(20 * time.Millisecond); ; <-tick {
+		if _, err := ipc.NewClient(socket).Status(ctx); errors.Is(err, ipc.ErrNoDaemon) {
+			return
+		}
+		ts.Check(ctx.Err())
+	}
+}
+
 func terminal(ts *testscript.TestScript, neg bool, args []string) {
 	runInTerminal(ts, neg, exec.Command(args[0], args[1:]...))
 }
@@ -212,7 +231,7 @@ func runningIn(ts *testscript.TestScript, cmd *exec.Cmd, typing bool) *os.File {
 	defer there.Close() // the program has its own copy
 	cmd.Dir = ts.MkAbs(".")
 	cmd.Env = os.Environ()
-	for _, name := range []string{"HOME", "XDG_RUNTIME_DIR", "XDG_STATE_HOME", "XDG_CONFIG_HOME", "GORACE"} {
+	for _, name := range []string{"HOME", "XDG_RUNTIME_DIR", "XDG_STATE_HOME", "XDG_CONFIG_HOME", "GORACE", "NO_COLOR"} {
 		cmd.Env = append(cmd.Env, name+"="+ts.Getenv(name))
 	}
 	cmd.Stdout, cmd.Stderr = there, ts.Stderr()

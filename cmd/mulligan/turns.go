@@ -19,14 +19,18 @@ Turns are recorded for apps with auto = true (mulligan app set auto=true): as th
 agents' hooks tell of them, else from the first write after a quiet time. The latter are
 marked as inferred, count apart, and are not what undo takes back.
 
+A turn is called by the first words of its prompt, as far as its agent tells them. They
+stay on this host; mulligan app set titles=false forgets them. --ids shows ids.
+
 In a pipe, the fields are: turn, time, agent, conversation, message, checkpoint,
-created, modified, deleted, state (open or ended), paths (some of them, separated by
-spaces).`
+created, modified, deleted (files), state (open or ended), paths (some of them, separated
+by spaces), title, changes in databases (separated by "; ").`
 
 type turnsCmd struct {
 	*cli
 	limit        int
 	conversation string
+	ids          bool
 }
 
 func newTurns(c *cli) *cobra.Command {
@@ -45,6 +49,7 @@ func newTurns(c *cli) *cobra.Command {
 		},
 	}
 	cmd.Flags().IntVar(&f.limit, "limit", 20, "at most `N`; 0 is all")
+	cmd.Flags().BoolVar(&f.ids, "ids", false, "show the ids of turns, conversations and messages")
 	cmd.Flags().StringVar(&f.conversation, "conversation", "", "only the turns of this `CONVERSATION`, an agent's session")
 	return cmd
 }
@@ -69,7 +74,11 @@ func (f *turnsCmd) run(ctx context.Context) error {
 			rows = append(rows, f.record(t))
 		}
 	}
-	f.out.Table([]string{"WHEN", "TURN", "AGENT", "CHECKPOINT", "CHANGED"}, rows)
+	header := []string{"WHEN", "AGENT", "TURN", "CHECKPOINT", "CHANGED"}
+	if f.ids {
+		header = append(header, "ID", "CONVERSATION", "MESSAGE")
+	}
+	f.out.Table(header, rows)
 	return nil
 }
 
@@ -79,7 +88,11 @@ func (f *turnsCmd) line(t ipc.Turn) []string {
 	if t.Inferred {
 		agent = "(inferred)"
 	}
-	return []string{f.out.Time(t.StartedAt), f.out.Text(string(t.ID)), f.out.Text(agent), f.out.Text(checkpointOf(t)), f.changed(t)}
+	row := []string{f.out.Time(t.StartedAt), f.out.Text(agent), f.out.TurnName(t), f.out.Text(checkpointOf(t)), f.changed(t)}
+	if f.ids {
+		row = append(row, f.out.Text(string(t.ID)), f.out.Text(t.ConversationID), f.out.Text(t.MessageID))
+	}
+	return row
 }
 
 // changed returns what a turn changed, in a few words.
@@ -87,7 +100,22 @@ func (f *turnsCmd) changed(t ipc.Turn) string {
 	if t.EndedAt == nil {
 		return "(under way)"
 	}
-	c := t.Changes
+	var parts []string
+	if files := f.files(t.Changes); files != "" {
+		parts = append(parts, files)
+	}
+	const shown = 2
+	for _, db := range t.Changes.Databases {
+		parts = append(parts, f.out.Text(db.Database)+": "+strings.Join(f.inDatabase(db, shown), ", "))
+	}
+	if len(parts) == 0 {
+		return "nothing"
+	}
+	return strings.Join(parts, "; ")
+}
+
+// files returns the changes of files, or "" if there are none.
+func (f *turnsCmd) files(c ipc.TurnChanges) string {
 	var words []string
 	for _, w := range []struct {
 		n    int
@@ -98,7 +126,7 @@ func (f *turnsCmd) changed(t ipc.Turn) string {
 		}
 	}
 	if len(words) == 0 {
-		return "nothing"
+		return ""
 	}
 	const shown = 3
 	var paths []string
@@ -111,6 +139,21 @@ func (f *turnsCmd) changed(t ipc.Turn) string {
 	return strings.Join(words, ", ") + ": " + strings.Join(paths, " ")
 }
 
+// inDatabase returns the changes of a database, at most so many.
+func (f *turnsCmd) inDatabase(db ipc.DatabaseChanges, most int) []string {
+	if len(db.Changes) == 0 {
+		return []string{"changed"}
+	}
+	var list []string
+	for _, c := range db.Changes[:min(len(db.Changes), most)] {
+		list = append(list, f.out.Text(c.Path)+" "+f.out.Text(c.Summary))
+	}
+	if more := db.Total - len(list); more > 0 {
+		list = append(list, fmt.Sprintf("%d more", more))
+	}
+	return list
+}
+
 // record returns the row of a turn for programs.
 func (f *turnsCmd) record(t ipc.Turn) []string {
 	state := "ended"
@@ -121,9 +164,16 @@ func (f *turnsCmd) record(t ipc.Turn) []string {
 	for _, p := range t.Changes.Paths {
 		paths = append(paths, f.out.Text(p))
 	}
+	var databases []string
+	for _, db := range t.Changes.Databases {
+		for _, words := range f.inDatabase(db, len(db.Changes)) {
+			databases = append(databases, f.out.Text(db.Database)+": "+words)
+		}
+	}
 	return []string{
 		f.out.Text(string(t.ID)), f.out.Time(t.StartedAt), f.out.Text(t.Agent), f.out.Text(t.ConversationID), f.out.Text(t.MessageID), f.out.Text(checkpointOf(t)),
 		fmt.Sprint(t.Changes.Created), fmt.Sprint(t.Changes.Modified), fmt.Sprint(t.Changes.Deleted), state, strings.Join(paths, " "),
+		f.out.Text(t.Title), strings.Join(databases, "; "),
 	}
 }
 

@@ -82,7 +82,7 @@ func TestCodex(t *testing.T) {
 	s.call("pin_checkpoint", map[string]any{"checkpoint_id": cp.ID, "pinned": false}, &cp)
 	s.call("delete_checkpoint", map[string]any{"checkpoint_id": cp.ID}, &struct{}{})
 	s.refused("not_found", "rollback_app", map[string]any{"checkpoint_id": cp.ID})
-	s.refused("invalid", "rollback_app", map[string]any{"checkpoint_id": "1"})
+	s.refused("invalid", "rollback_app", map[string]any{"checkpoint_id": "0"})
 	s.refused("invalid", "create_checkpoint", map[string]any{"colour": "blue"})
 	c.d.stop()
 	s.refused("unavailable", "list_checkpoints", map[string]any{})
@@ -311,5 +311,55 @@ func (s *codex) close() {
 	}
 	if err := s.wait(); err != nil {
 		s.t.Errorf("Codex ended with %v", err)
+	}
+}
+
+// TestDoctorAsksCodex has doctor ask the real Codex whether it runs the hooks, before and after a person trusts them.
+func TestDoctorAsksCodex(t *testing.T) {
+	c := newClient(t, 5)
+	c.mulligan("install", "codex")
+	s := newCodex(t, c)
+	var found struct {
+		Data []struct {
+			Hooks []struct{ Key, CurrentHash string }
+		}
+	}
+	s.ask("hooks/list", map[string]any{"cwds": []string{c.app.ws}}, &found)
+	s.close()
+	program := filepath.Join(fromNPM(t, "codex", 400), "@openai", "codex-linux-x64", "vendor", "x86_64-unknown-linux-musl", "bin")
+	c.env = append(c.env, "PATH="+program+":"+os.Getenv("PATH"))
+	finding := func() (said string) {
+		t.Helper()
+		out, _ := c.command(filepath.Join(bin, "mulligan"), "doctor", "--json").Output() // other problems of this host are not the test's
+		var r struct {
+			Checks []struct{ Name, State, Finding string }
+		}
+		if err := json.Unmarshal(out, &r); err != nil {
+			t.Fatalf("%v in %s", err, out)
+		}
+		for _, check := range r.Checks {
+			if check.Name == "codex" {
+				said += check.State + ": " + check.Finding
+			}
+		}
+		return said
+	}
+	if said := finding(); !strings.HasPrefix(said, "problem: Codex does not run mulligan's hooks until you trust them (") {
+		t.Errorf("untrusted: %s", said)
+	}
+	config := filepath.Join(c.home, ".codex", "config.toml")
+	text, err := os.ReadFile(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	trust := string(text)
+	for _, d := range found.Data {
+		for _, h := range d.Hooks {
+			trust += fmt.Sprintf("\n[hooks.state.%q]\ntrusted_hash = %q\n", h.Key, h.CurrentHash)
+		}
+	}
+	c.write(".codex/config.toml", trust)
+	if said := finding(); !strings.HasPrefix(said, "ok: hooks and server are in order") {
+		t.Errorf("trusted: %s", said)
 	}
 }

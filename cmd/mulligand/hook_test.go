@@ -213,10 +213,14 @@ func TestHookTrouble(t *testing.T) {
 		}
 		logged("junk", "not an event of Gemini CLI")
 	}
-	if out, _ := h.run(begin); out != "{}" {
+	if out, _ := h.run(begin); !strings.HasPrefix(out, `{"systemMessage":"mulligan: this turn has no checkpoint: `) || !strings.Contains(out, "no daemon is listening") {
 		t.Errorf("without a daemon it printed %q", out)
 	}
 	logged("no daemon", "reach the daemon")
+	if out, _ := h.run(begin); out != "{}" {
+		t.Errorf("without a daemon it printed %q again", out)
+	}
+	logged("still no daemon", "reach the daemon")
 	h.agent = "hal-9000"
 	if out, _ := h.run(begin); out != "" {
 		t.Errorf("an agent that is not known: it printed %q", out)
@@ -292,7 +296,8 @@ func TestHookBadDaemons(t *testing.T) {
 			}
 			for _, event := range []string{"BeforeAgent", "BeforeTool", "AfterAgent"} {
 				out, took := h.run(fmt.Sprintf(`{"session_id":"g","cwd":%q,"hook_event_name":%q,"tool_name":"write_file","tool_input":{}}`, dir, event))
-				if out != "{}" || took > hookPatience {
+				told := strings.Contains(out, "this turn has no checkpoint")
+				if told != (event == "BeforeAgent") || !told && out != "{}" || took > hookPatience {
 					t.Errorf("%s: it printed %q after %s", event, out, took)
 				}
 			}
@@ -337,10 +342,13 @@ func TestHookNoApp(t *testing.T) {
 	t.Parallel()
 	d := startDaemon(t)
 	h := hooks{t, d, "claude-code", d.dir}
-	if out, _ := h.run(h.claude("UserPromptSubmit", "")); out != "" {
+	if out, _ := h.run(h.claude("UserPromptSubmit", "")); !strings.Contains(out, "this turn has no checkpoint: "+d.dir+" is in no app's workspace") {
 		t.Errorf("it printed %q", out)
 	}
-	if log := h.log(); strings.Count(log, "\n") != 1 || !strings.Contains(log, "find the app") {
+	if out, _ := h.run(h.claude("UserPromptSubmit", "")); out != "" {
+		t.Errorf("it printed %q again", out)
+	}
+	if log := h.log(); strings.Count(log, "\n") != 2 || !strings.Contains(log, "find the app") {
 		t.Errorf("the log:\n%s", log)
 	}
 }

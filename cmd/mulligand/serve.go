@@ -76,7 +76,7 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 func options(cfg config.Config, log *slog.Logger) daemon.Options {
 	opt := daemon.Options{
 		StateDir: cfg.StateDir, Socket: cfg.Socket, User: cfg.User, Version: fullVersion(),
-		StopTimeout: cfg.StopTimeout, QuietGap: cfg.QuietGap, MaxFiles: cfg.Limits.MaxFiles, MaxForks: cfg.Limits.MaxForks, MaxBytes: cfg.Limits.MaxBytes, RehearseMax: cfg.RehearseMax, Log: log,
+		StopTimeout: cfg.StopTimeout, QuietGap: cfg.QuietGap, NoTitles: !cfg.Titles, MaxFiles: cfg.Limits.MaxFiles, MaxForks: cfg.Limits.MaxForks, MaxBytes: cfg.Limits.MaxBytes, RehearseMax: cfg.RehearseMax, Log: log,
 		Page: page.Handler(), Hosts: cfg.Hosts, UserLimits: limits(cfg.Quota), GuestLimits: limits(cfg.Guests.Quota),
 	}
 	if cfg.Guests.Allow {

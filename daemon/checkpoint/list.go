@@ -148,7 +148,41 @@ func (svc *Service) Checkpoints(ctx context.Context, who ipc.Caller, ref string,
 		v.SizeBytes, v.Damaged = sizes.Each[cp.ID], cmp.Or(v.Damaged, sizes.Damage[cp.ID])
 		list.Checkpoints = append(list.Checkpoints, v)
 	}
+	all := make([]*ipc.Checkpoint, len(list.Checkpoints))
+	for i := range list.Checkpoints {
+		all[i] = &list.Checkpoints[i]
+	}
+	svc.Entitle(ctx, a, all...)
 	return list, nil
+}
+
+// KeepsTitles reports whether the titles of an app's turns are kept.
+func (svc *Service) KeepsTitles(a *app.App) bool {
+	titles := a.Rec().Titles
+	return !svc.opt.NoTitles && (titles == nil || *titles)
+}
+
+// Entitle adds the titles and agents of their turns to checkpoints. They are not parts of the checkpoints' records, so that
+// they get into nothing that leaves this host, nor into the audit trail. A nil checkpoint is left out; so are turns that are
+// forgotten or cannot be read.
+func (svc *Service) Entitle(ctx context.Context, a *app.App, cps ...*ipc.Checkpoint) {
+	if !slices.ContainsFunc(cps, func(cp *ipc.Checkpoint) bool { return cp != nil && cp.TurnID != nil }) {
+		return
+	}
+	names, err := svc.store.TurnNames(ctx, a.Rec().ID)
+	if err != nil {
+		return
+	}
+	keep := svc.KeepsTitles(a)
+	for _, cp := range cps {
+		if cp == nil || cp.TurnID == nil {
+			continue
+		}
+		name := names[*cp.TurnID]
+		if cp.Agent = name.Agent; keep {
+			cp.Title = name.Title
+		}
+	}
 }
 
 // Checkpoint returns one checkpoint with its size.
@@ -157,7 +191,9 @@ func (svc *Service) Checkpoint(ctx context.Context, who ipc.Caller, ref string, 
 	if err != nil {
 		return ipc.Checkpoint{}, err
 	}
-	return svc.show(ctx, a, cp)
+	v, err := svc.show(ctx, a, cp)
+	svc.Entitle(ctx, a, &v)
+	return v, err
 }
 
 func (svc *Service) FindCheckpoint(ctx context.Context, who ipc.Caller, ref string, id ipc.CheckpointID) (*app.App, store.Checkpoint, error) {
@@ -185,6 +221,7 @@ func (svc *Service) Pin(ctx context.Context, who ipc.Caller, ref string, id ipc.
 	svc.events.WriteAudit(ctx, a.Rec(), who, action, string(id), "", nil, nil)
 	cp.Pinned = pinned
 	shown, err := svc.show(ctx, a, cp)
+	svc.Entitle(ctx, a, &shown)
 	if err == nil {
 		svc.events.Publish(a.Rec().ID, "checkpoint", shown)
 	}

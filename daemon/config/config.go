@@ -30,6 +30,7 @@ type Config struct {
 	Guests      Guests
 	StopTimeout time.Duration // how long an app may take to stop
 	QuietGap    time.Duration // after which a write begins a turn that nobody announced
+	Titles      bool          // apps may keep the first words of prompts
 	RehearseMax int64         // size in bytes of the largest database whose restore is rehearsed; 0 means none
 }
 
@@ -72,6 +73,7 @@ type file struct {
 	LogLevel    string   `toml:"log_level"`
 	StopTimeout string   `toml:"stop_timeout"`
 	QuietGap    string   `toml:"quiet_gap"`
+	Titles      bool     `toml:"titles"`
 	Limits      limits   `toml:"limits"`
 	Quota       quota    `toml:"quota"`
 	Guests      guests   `toml:"guests"`
@@ -91,7 +93,7 @@ type limits struct {
 // defaultFile has the defaults of the file's keys.
 func defaultFile() file {
 	return file{
-		LogLevel: "info", StopTimeout: "30s", QuietGap: "60s",
+		LogLevel: "info", StopTimeout: "30s", QuietGap: "60s", Titles: true,
 		Limits: limits{MaxFiles: 1_000_000, MaxForks: 32, MaxBytes: tomlfile.Size{Bytes: 100 << 30}},
 		Quota:  defaultQuota(), Guests: defaultGuests(),
 		Rehearse: rehearse{MaxBytes: tomlfile.Size{Bytes: 1 << 30}},
@@ -197,6 +199,7 @@ func (s *settings) setTimes(c *Config) (err error) {
 	if c.StopTimeout, err = s.time("stop_timeout", s.file.StopTimeout); err != nil {
 		return err
 	}
+	c.Titles = s.file.Titles
 	c.QuietGap, err = s.time("quiet_gap", s.file.QuietGap)
 	return err
 }

@@ -37,7 +37,7 @@ var (
 )
 
 func TestDefaults(t *testing.T) {
-	common := Config{LogLevel: slog.LevelInfo, StopTimeout: 30 * time.Second, QuietGap: time.Minute, Limits: Limits{MaxFiles: 1_000_000, MaxForks: 32, MaxBytes: 100 << 30}, Quota: owners, Guests: guestsOf, RehearseMax: 1 << 30}
+	common := Config{LogLevel: slog.LevelInfo, StopTimeout: 30 * time.Second, QuietGap: time.Minute, Titles: true, Limits: Limits{MaxFiles: 1_000_000, MaxForks: 32, MaxBytes: 100 << 30}, Quota: owners, Guests: guestsOf, RehearseMax: 1 << 30}
 	with := func(user bool, file, apps, state, socket string) Config {
 		c := common
 		c.User, c.File, c.AppsDir, c.StateDir, c.Socket = user, file, apps, state, socket
@@ -86,7 +86,7 @@ func TestPrecedence(t *testing.T) {
 	}
 	want := Config{
 		File: file, AppsDir: filepath.Join(filepath.Dir(file), "apps.d"), StateDir: "/file/state", Socket: "/file/sock",
-		LogLevel: slog.LevelWarn, StopTimeout: 5 * time.Second, QuietGap: 7 * time.Second, Limits: Limits{MaxFiles: 7, MaxForks: 32, MaxBytes: 1024}, Quota: owners, Guests: guestsOf, RehearseMax: 1 << 30,
+		LogLevel: slog.LevelWarn, StopTimeout: 5 * time.Second, QuietGap: 7 * time.Second, Titles: true, Limits: Limits{MaxFiles: 7, MaxForks: 32, MaxBytes: 1024}, Quota: owners, Guests: guestsOf, RehearseMax: 1 << 30,
 	}
 	if d := cmp.Diff(want, c); d != "" {
 		t.Errorf("file: %s", d)

@@ -19,6 +19,7 @@ func TestReference(t *testing.T) {
 		"log_level":    {Doc: "`debug`, `info`, `warn` or `error` (`--log-level`)"},
 		"stop_timeout": {Doc: "how long an app may take to stop; a supervised command is then killed, and a domain switched off, whose guest has this time of its own", Type: "time"},
 		"quiet_gap":    {Doc: "after so long without a write, the next one begins a turn of an agent that nobody announced", Type: "time"},
+		"titles":       {Doc: "whether the first words of a prompt are kept as the title of its turn; `false`: in no app"},
 
 		"limits.max_files": {Doc: "entries of a workspace, folders included"},
 		"limits.max_forks": {Doc: "[forks](../how-to/forks.md) of an app; 0 means no limit"},

@@ -41,6 +41,7 @@ func (r *rollback) preview(ctx context.Context) (ipc.RollbackResult, error) {
 		return ipc.RollbackResult{}, err
 	}
 	res := r.receipt(ctx, nil)
+	r.d.checkpoints.Entitle(ctx, r.a, res.RestoredTo)
 	res.RolledBack, res.DryRun, res.Confidence, res.Preview = false, true, 0, p
 	for i := range res.Stages {
 		res.Stages[i].Notes = "dry run"

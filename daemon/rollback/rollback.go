@@ -140,6 +140,7 @@ func (r *rollback) perform(ctx context.Context, who ipc.Caller, op string, id ip
 	}
 	res := r.receipt(ctx, err)
 	d.events.WriteAudit(ctx, r.a.Rec(), who, "rollback", string(id), r.req.Reason, err, res)
+	d.checkpoints.Entitle(ctx, r.a, res.RestoredTo, res.SafetyCheckpoint)
 	res.EvidenceAnchors = append(res.EvidenceAnchors, d.events.AuditNumber(ctx, app.ID)...)
 	d.events.Publish(app.ID, "rollback", res)
 	if r.safety.ID != "" { // without one, there are no more checkpoints than before

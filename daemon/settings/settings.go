@@ -22,6 +22,7 @@ type Options struct {
 	Steady      time.Duration // how long a unit without a health check is watched after a rollback; default 1 s
 	QuietGap    time.Duration // after which a write begins a turn that nobody announced; default 60 s
 	AgentWait   time.Duration // how long an agent waits at most until its turn's begin is exact; default 250 ms
+	NoTitles    bool          // no app keeps the first words of prompts
 	RehearseMax int64         // bytes; larger databases are not rehearsed: 0 is none
 	UpkeepEvery time.Duration // between looks after what drivers do in the background; default 5 s
 	BusAddress  string        // of systemd's D-Bus; default the system's or the user's

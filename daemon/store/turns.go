@@ -63,7 +63,7 @@ func (s *Store) Turn(ctx context.Context, app ipc.AppID, id ipc.TurnID) (Turn, e
 		return Turn{}, err
 	}
 	if len(turns) == 0 {
-		return Turn{}, errs.New(errs.NotFound, "", "no turn %.64q", string(id)).WithHint("mulligan turns lists them")
+		return Turn{}, errs.New(errs.NotFound, "", "no turn %.64q", string(id)).WithHint("mulligan turns --ids lists them")
 	}
 	return turns[0], nil
 }
@@ -74,6 +74,36 @@ func (s *Store) Turns(ctx context.Context, app ipc.AppID, limit int) ([]Turn, er
 		limit = -1
 	}
 	return s.turns(ctx, `WHERE app_id = ? ORDER BY seq DESC LIMIT ?`, app, limit)
+}
+
+// TurnName is what people call a turn.
+type TurnName struct{ Title, Agent string }
+
+// TurnNames returns the names of an app's turns by their ids. A damaged row has none.
+func (s *Store) TurnNames(ctx context.Context, app ipc.AppID) (map[string]TurnName, error) {
+	type named struct {
+		id string
+		TurnName
+	}
+	list, err := query(ctx, s.r, `SELECT id, coalesce(json_extract(body, '$.title'), ''), coalesce(json_extract(body, '$.agent'), '')
+		FROM turns WHERE app_id = ? AND `+intact("turns"), func(rows *sql.Rows) (n named, err error) {
+		err = rows.Scan(&n.id, &n.Title, &n.Agent)
+		return n, err
+	}, app)
+	names := make(map[string]TurnName, len(list))
+	for _, n := range list {
+		names[n.id] = n.TurnName
+	}
+	return names, err
+}
+
+// ForgetTitles deletes the titles of an app's turns.
+func (s *Store) ForgetTitles(ctx context.Context, app ipc.AppID) error {
+	return s.tx(ctx, func(tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, `UPDATE turns SET body = json_set(body, '$.title', '')
+			WHERE app_id = ? AND json_extract(body, '$.title') <> '' AND `+intact("turns"), app)
+		return err
+	})
 }
 
 // OpenTurns lists the turns that have not ended, oldest first.

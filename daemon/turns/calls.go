@@ -37,6 +37,9 @@ func (svc *Service) BeginTurn(ctx context.Context, who ipc.Caller, ref string, r
 		ID: req.TurnID, AppID: a.Rec().ID, ConversationID: req.ConversationID, MessageID: req.MessageID,
 		Agent: req.Agent, StartedAt: svc.opt.Now().UTC(),
 	}
+	if svc.checkpoints.KeepsTitles(a) {
+		o.Rec.Title = ipc.Title(req.Title)
+	}
 	t := TrackerOf(a)
 	if t == nil {
 		o.Rec.Warnings = append(o.Rec.Warnings, "automatic checkpoints are off for this app: mulligan app set auto=true")

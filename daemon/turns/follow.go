@@ -10,9 +10,15 @@ import (
 	"mulligan/snap"
 )
 
-// StartTracker begins to follow an app, if it asks for automatic checkpoints.
+// StartTracker begins to follow an app, if it asks for automatic checkpoints. If the titles of its turns are not to be kept, those
+// that were kept so far are deleted.
 func (svc *Service) StartTracker(ctx context.Context, a *app.App) {
 	svc.StopTracker(a)
+	if !svc.checkpoints.KeepsTitles(a) {
+		if err := svc.store.ForgetTitles(ctx, a.Rec().ID); err != nil {
+			svc.opt.Log.Error("delete the titles of turns", "app", a.Rec().Slug, "err", err)
+		}
+	}
 	l, ok := a.Layer(snap.Files)
 	if !ok || !a.Rec().Auto {
 		return
@@ -61,7 +67,7 @@ func (t *Tracker) resume(ctx context.Context) {
 		return
 	}
 	for _, rec := range recs {
-		o := &openTurn{Rec: rec, ready: make(chan struct{})}
+		o := &openTurn{Rec: rec, ready: make(chan struct{}), before: t.databasesIn(ctx, rec.CheckpointID)}
 		close(o.ready)
 		if rec.CheckpointID == nil {
 			o.lacks = append(o.lacks, "the daemon was restarted during the turn: databases are not in its checkpoint")

@@ -273,6 +273,26 @@ func (t *Tracker) CatchUp(ctx context.Context) {
 			t.note("make the checkpoint of turn "+string(o.Rec.ID), err)
 		}
 	}
+	for _, o := range t.announcedWithout() {
+		if _, changed := t.databaseChanges(ctx, o); !changed {
+			continue
+		}
+		if err := t.checkpoint(ctx, o); err != nil {
+			t.note("make the checkpoint of turn "+string(o.Rec.ID), err)
+		}
+	}
+}
+
+// announcedWithout returns the open turns that an agent announced and that have no checkpoint.
+func (t *Tracker) announcedWithout() (list []*openTurn) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, o := range t.open {
+		if o.Rec.CheckpointID == nil && !o.Rec.Inferred {
+			list = append(list, o)
+		}
+	}
+	return list
 }
 
 // WithoutCheckpoint returns the open turns that wrote something and have no checkpoint.

@@ -17,11 +17,13 @@ import (
 
 // openTurn is a turn that has not ended. Tracker.mu guards its fields.
 type openTurn struct {
-	Rec   store.Turn
-	ref   *string          // the git commit at the turn's start
-	dbs   []store.Snapshot // the databases at the turn's start, until a checkpoint refers to them
-	lacks []string         // warnings about these snapshots
-	ready chan struct{}    // closed once dbs is set
+	Rec    store.Turn
+	ref    *string          // the git commit at the turn's start
+	dbs    []store.Snapshot // the databases at the turn's start, until a checkpoint refers to them
+	before []store.Snapshot // the same, until the turn ends
+	took   time.Duration    // how long they took to capture
+	lacks  []string         // warnings about these snapshots
+	ready  chan struct{}    // closed once dbs is set
 	// running and healthy are the app's state at the turn's start; nil if unknown.
 	running, healthy *bool
 	late             bool // a call began before dbs was set
@@ -121,7 +123,11 @@ const loginTime = 5 * time.Second
 // captureRest captures the databases, as far as that is possible while the app runs. The turn's
 // checkpoint has warnings about the rest.
 func (t *Tracker) captureRest(ctx context.Context, o *openTurn) {
-	defer close(o.ready)
+	began := time.Now()
+	defer func() {
+		o.before, o.took = o.dbs, time.Since(began)
+		close(o.ready)
+	}()
 	ctx = snap.WithLoginTime(ctx, loginTime)
 	release, err := t.svc.apps.AcquireBrief(ctx, t.a, "capture for turn "+string(o.Rec.ID))
 	if err != nil {
@@ -182,7 +188,9 @@ func (t *Tracker) checkpoint(ctx context.Context, o *openTurn) error {
 	if err := t.svc.store.PutTurn(ctx, &rec); err != nil {
 		return err
 	}
-	t.svc.events.Publish(t.a.Rec().ID, "checkpoint", checkpoint.Public(cp))
+	shown := checkpoint.Public(cp)
+	t.svc.checkpoints.Entitle(ctx, t.a, &shown)
+	t.svc.events.Publish(t.a.Rec().ID, "checkpoint", shown)
 	t.svc.checkpoints.PruneAfter(ctx, t.a, accounts.Self(), cp.ID)
 	return nil
 }
@@ -247,7 +255,11 @@ func (t *Tracker) endAt(ctx context.Context, o *openTurn, mark snap.Mark) (store
 	if changes.Paths, err = t.a.RedactPaths(changes.Paths); err != nil {
 		return store.Turn{}, err
 	}
-	if len(writes) > 0 || t.databasesChanged(ctx, o) {
+	changed := false
+	if len(writes) == 0 || t.quickly(ctx, o) {
+		changes.Databases, changed = t.databaseChanges(ctx, o)
+	}
+	if len(writes) > 0 || changed {
 		if err := t.checkpoint(ctx, o); err != nil {
 			return store.Turn{}, err
 		}
@@ -282,48 +294,6 @@ func (t *Tracker) dropUnused(ctx context.Context, snaps []store.Snapshot) error 
 	}
 	defer release()
 	return t.svc.checkpoints.Drop(ctx, t.a, snaps)
-}
-
-// databasesChanged reports whether a database differs from its state at the turn's start. If a
-// database cannot be read, it returns true: an unnecessary checkpoint does no harm.
-func (t *Tracker) databasesChanged(ctx context.Context, o *openTurn) bool {
-	select {
-	case <-o.ready:
-	case <-ctx.Done():
-		return false
-	}
-	t.mu.Lock()
-	before := o.dbs
-	t.mu.Unlock()
-	if len(before) == 0 {
-		return false
-	}
-	release, err := t.svc.apps.AcquireBrief(ctx, t.a, "look for changes of turn "+string(o.Rec.ID))
-	if err != nil {
-		return true
-	}
-	defer release()
-	for _, b := range before {
-		l, ok := t.a.Layer(b.Layer)
-		if !ok {
-			continue
-		}
-		if l.Kind == layer.Disk {
-			return true // a guest writes at any time; its writes are attributed to the turn
-		}
-		now, _, err := t.svc.checkpoints.CaptureLayer(snap.WithLoginTime(ctx, loginTime), t.a, l, checkpoint.How{})
-		if err != nil {
-			return true
-		}
-		changed := now.Hash != b.Hash || now.Hash.IsZero() && now.Position != b.Position
-		if err := t.svc.checkpoints.Drop(ctx, t.a, []store.Snapshot{now}); err != nil {
-			t.note("drop a snapshot", err)
-		}
-		if changed {
-			return true
-		}
-	}
-	return false
 }
 
 // sumUp returns the net effect of writes on paths: a path that was created and deleted again did

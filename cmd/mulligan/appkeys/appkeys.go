@@ -46,6 +46,11 @@ var setters = map[string]func(app *ipc.App, change *ipc.AppChange, value string)
 		change.Auto = &app.Auto
 		return err
 	},
+	"titles": func(app *ipc.App, change *ipc.AppChange, v string) error {
+		keep, err := strconv.ParseBool(v)
+		app.Titles, change.Titles = &keep, &keep
+		return err
+	},
 	"exclude": func(app *ipc.App, change *ipc.AppChange, v string) error {
 		list, err := values.Patterns(v)
 		app.Exclude = append([]string{}, list...)

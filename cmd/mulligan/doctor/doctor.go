@@ -49,6 +49,7 @@ type Daemon interface {
 
 // Options say where doctor looks.
 type Options struct {
+	Dir      string // where agents are asked whether they run mulligan's hooks; "": they are not asked
 	Daemon   Daemon
 	Version  string // of this program
 	StateDir string // of the user's own daemon; it counts if no daemon answers
@@ -79,7 +80,7 @@ func Examine(ctx context.Context, o Options) Report {
 	e.libvirt(ctx)
 	e.databases(ctx)
 	e.state()
-	e.agents()
+	e.agents(ctx)
 	e.appList(ctx)
 	e.report.OK = e.report.Problems == 0
 	return e.report

@@ -13,14 +13,14 @@ import (
 )
 
 // agents checks each coding agent that is on this machine.
-func (e *exam) agents() {
+func (e *exam) agents(ctx context.Context) {
 	found := 0
 	for _, a := range agents.All() {
 		if len(e.Places) == 0 || !a.Found(e.Places[0]) {
 			continue
 		}
 		found++
-		e.agent(a)
+		e.agent(ctx, a)
 	}
 	if found == 0 {
 		e.add("agents", "agents", OK, "mulligan found no agent that it knows; any agent can use `mulligan mcp` as its server", "")
@@ -29,8 +29,8 @@ func (e *exam) agents() {
 }
 
 // agent checks that an agent is set up, in the user's settings or in the
-// project's.
-func (e *exam) agent(a *agents.Agent) {
+// project's, and asks it whether it runs the hooks.
+func (e *exam) agent(ctx context.Context, a *agents.Agent) {
 	var inOrder []string
 	for _, p := range e.Places {
 		remedy := "mulligan install " + a.Name
@@ -52,6 +52,17 @@ func (e *exam) agent(a *agents.Agent) {
 	if len(inOrder) == 0 {
 		e.add("agents", a.Name, Advice, a.Title+" is here, without mulligan's hooks and server", "mulligan install "+a.Name)
 		return
+	}
+	if e.Dir != "" {
+		problem, remedy, err := a.Ask(ctx, e.Dir)
+		switch {
+		case err != nil:
+			e.add("agents", a.Name, Advice, "its settings are in order, but it could not be asked whether it runs the hooks: "+plain(err), "")
+			return
+		case problem != "":
+			e.add("agents", a.Name, Problem, problem, remedy)
+			return
+		}
 	}
 	e.add("agents", a.Name, OK, "hooks and server are in order, in the settings of the "+strings.Join(inOrder, " and the "), "")
 }

@@ -36,7 +36,8 @@ func Add(root *cobra.Command, groups ...Group) {
 var elsewhere = map[string][]string{
 	"create":    {"checkpoint", "snapshot", "save", "commit", "backup", "capture", "new"},
 	"rollback":  {"restore", "reset", "checkout", "goto", "load", "switch", "jump"},
-	"undo":      {"rewind", "back"},
+	"undo":      {"back"},
+	"rewind":    {"choose", "browse", "tui"},
 	"redo":      {"forward"},
 	"list":      {"ls", "history", "checkpoints", "snapshots", "timeline"},
 	"diff":      {"changes"},

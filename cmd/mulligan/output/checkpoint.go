@@ -44,6 +44,12 @@ func (p *Printer) checkpointRow(cp ipc.Checkpoint) []string {
 		}
 	}
 	notes := p.OptionalText(cp.Notes)
+	if turn := p.turnOf(cp); p.Terminal && turn != "" && cp.Trigger == ipc.TriggerAgent {
+		notes = "before " + turn
+		if cp.Notes != nil {
+			notes += ": " + p.OptionalText(cp.Notes)
+		}
+	}
 	if cp.Damaged != "" {
 		notes = "DAMAGED " + notes
 	}
@@ -53,9 +59,13 @@ func (p *Printer) checkpointRow(cp ipc.Checkpoint) []string {
 	if len(cp.Raw) > 0 {
 		notes += " (raw bytes of " + p.Text(strings.Join(cp.Raw, ", ")) + ")"
 	}
-	return []string{
+	row := []string{
 		p.Text(string(cp.ID)), p.Time(cp.CreatedAt), p.Text(string(cp.Trigger)), pin, p.Size(cp.SizeBytes), ref, notes,
 	}
+	if !p.Terminal {
+		row = append(row, p.Text(cp.Title))
+	}
+	return row
 }
 
 // PrintCheckpoint prints the checkpoint that a command made or changed, with its warnings.
@@ -75,7 +85,11 @@ func (p *Printer) PrintWarnings(warnings []string) {
 		to = p.Stderr
 	}
 	for _, w := range warnings {
-		fmt.Fprintf(to, "warning: %s\n", p.Text(w))
+		label := "warning:"
+		if p.Terminal {
+			label = p.Yellow(label)
+		}
+		fmt.Fprintf(to, "%s %s\n", label, p.Text(w))
 	}
 }
 
@@ -105,6 +119,8 @@ func (p *Printer) CheckpointFields(cp ipc.Checkpoint) [][2]string {
 		{"conversation_id", p.OptionalText(cp.ConversationID)},
 		{"message_id", p.OptionalText(cp.MessageID)},
 		{"turn_id", p.OptionalText(cp.TurnID)},
+		{"title", p.Text(cp.Title)},
+		{"agent", p.Text(cp.Agent)},
 		{"expires_at", p.Time(expires)},
 	}
 	for _, db := range cp.DBSnapshots {

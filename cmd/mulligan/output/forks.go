@@ -146,7 +146,7 @@ func (p *Printer) bisectForPeople(res ipc.BisectResult) {
 		p.Printf("skipped    %s between them\n", Count(len(res.Skipped), "checkpoint"))
 	}
 	for _, t := range res.Turns {
-		p.Printf("turn       %s of %s, conversation %s, message %s\n", t.ID, Escape(t.Agent), Escape(t.ConversationID), Escape(t.MessageID))
+		p.Printf("turn       %s of %s, begun %s\n", p.TurnName(t), Escape(t.Agent), p.Time(t.StartedAt))
 		p.Printf("           mulligan revert --turn %s undoes its writes to files alone\n", t.ID)
 	}
 	if len(res.Turns) == 0 {

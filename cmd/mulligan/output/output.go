@@ -16,6 +16,8 @@ type Printer struct {
 	Stderr   io.Writer
 	Terminal bool // Stdout is a terminal, so the printer prints for people
 	JSON     bool // the user asked for the API's JSON
+	Colour   bool // the printer may colour what it prints
+	Width    int  // columns of the terminal; 0: no limit
 }
 
 // Writer keeps the first error of writing, so that printing code need not check

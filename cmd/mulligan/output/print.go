@@ -23,7 +23,7 @@ func (p *Printer) PrintJSON(v any) error {
 }
 
 // Table prints rows of fields. On a terminal the columns are aligned under
-// header; in a pipe tabs separate the fields and there is no header. The fields
+// header, and the widest are cut where the terminal is too narrow; in a pipe tabs separate the fields and there is no header. The fields
 // must hold no control characters.
 func (p *Printer) Table(header []string, rows [][]string) {
 	if !p.Terminal {
@@ -32,11 +32,7 @@ func (p *Printer) Table(header []string, rows [][]string) {
 		}
 		return
 	}
-	w := tabwriter.NewWriter(p.Stdout, 0, 0, 2, ' ', 0)
-	for _, row := range append([][]string{header}, rows...) {
-		fmt.Fprintln(w, strings.Join(row, "\t"))
-	}
-	_ = w.Flush() // p.Stdout keeps the error
+	p.grid(append([][]string{header}, rows...), true)
 }
 
 // Fields prints a line for each pair of a name and a value. On a terminal it

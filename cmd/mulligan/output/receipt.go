@@ -27,6 +27,7 @@ func (p *Printer) receiptLines(res ipc.RollbackResult) {
 		{"rolled_back", YesNo(res.RolledBack)},
 		{"dry_run", YesNo(res.DryRun)},
 		{"restored_to", p.idOf(res.RestoredTo)},
+		{"turn", p.titleOf(res.RestoredTo)},
 		{"safety_checkpoint", p.idOf(res.SafetyCheckpoint)},
 		{"changes_total", strconv.Itoa(res.ChangesTotal)},
 		{"verified", verdict(res.Verification)},
@@ -48,8 +49,8 @@ func (p *Printer) receiptLines(res ipc.RollbackResult) {
 		rows = append(rows, []string{"warning", p.Text(w)})
 	}
 	rows = append(rows, p.previewLines(res.Preview)...)
-	if res.Next != "" {
-		rows = append(rows, []string{"next", p.Text(res.Next)})
+	if what := next(res); what != "" {
+		rows = append(rows, []string{"next", p.Text(what)})
 	}
 	p.Table(nil, rows)
 }
@@ -83,6 +84,14 @@ func (p *Printer) idOf(cp *ipc.Checkpoint) string {
 		return "-"
 	}
 	return p.Text(string(cp.ID))
+}
+
+// titleOf returns the title of the turn that begins at cp, or "-".
+func (p *Printer) titleOf(cp *ipc.Checkpoint) string {
+	if cp == nil {
+		return "-"
+	}
+	return p.Text(cp.Title)
 }
 
 func verdict(v *ipc.Verification) string {
@@ -123,9 +132,26 @@ func (p *Printer) receiptForPeople(id ipc.CheckpointID, res ipc.RollbackResult) 
 	case res.DryRun:
 	case res.RolledBack && res.SafetyCheckpoint != nil:
 		line("forward", "mulligan redo")
-	case res.Next != "":
-		line("next", "%s", p.Text(res.Next))
+	default:
+		if what := next(res); what != "" {
+			line("next", "%s", p.Text(what))
+		}
 	}
+}
+
+// next says what to do after a rollback. The API's own words for it are calls of MCP tools.
+func next(res ipc.RollbackResult) string {
+	switch {
+	case res.DryRun && res.RestoredTo != nil:
+		return "mulligan rollback " + string(res.RestoredTo.ID) + " does it"
+	case res.RolledBack && res.SafetyCheckpoint != nil:
+		return "mulligan redo goes forward again"
+	case res.Recovered:
+		return "mulligan list shows what else to go back to"
+	case res.SafetyCheckpoint != nil:
+		return "mulligan rollback " + string(res.SafetyCheckpoint.ID) + " goes to the state before the rollback"
+	}
+	return ""
 }
 
 // outcome returns a sentence that says which state the app is in now.
@@ -133,8 +159,11 @@ func (p *Printer) outcome(id ipc.CheckpointID, res ipc.RollbackResult) string {
 	to := p.Text(string(id))
 	if cp := res.RestoredTo; cp != nil {
 		to = p.Text(string(cp.ID))
+		if turn := p.turnOf(*cp); turn != "" {
+			to = fmt.Sprintf("%s, made %s before %s", to, p.Time(cp.CreatedAt), turn)
+		}
 	}
-	if cp := res.RestoredTo; cp != nil && res.RolledBack {
+	if cp := res.RestoredTo; cp != nil && res.RolledBack && cp.TurnID == nil {
 		to = fmt.Sprintf("%s, made %s", p.Text(string(cp.ID)), p.Time(cp.CreatedAt))
 		if cp.Notes != nil {
 			to += " (" + p.Text(*cp.Notes) + ")"
@@ -142,7 +171,7 @@ func (p *Printer) outcome(id ipc.CheckpointID, res ipc.RollbackResult) string {
 	}
 	switch {
 	case res.DryRun:
-		return "nothing was changed; a rollback to " + to + " would"
+		return "nothing was changed; this is what a rollback to " + to + " would do"
 	case res.RolledBack:
 		return "the app is at " + to
 	case res.Recovered:

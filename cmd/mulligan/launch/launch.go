@@ -1,7 +1,9 @@
-package main
+// Package launch finds the user's own daemon, and starts it where it does not run.
+package launch
 
 import (
 	"context"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -19,12 +21,18 @@ const (
 	startPoll    = 50 * time.Millisecond
 )
 
-// connect returns a client of the daemon that init registers with, and an error
+// Launcher finds and starts daemons.
+type Launcher struct {
+	Socket  string              // that a flag names, or ""
+	Started func(socket string) // called after a start, unless nil
+}
+
+// Connect returns a client of the daemon that init registers with, and an error
 // unless the daemon answers. It is the daemon that a flag or the environment
 // names, or else the user's own. For root, the host's daemon counts as its own.
-func (f *initCmd) connect(ctx context.Context) (*ipc.Client, error) {
-	socket := ipc.FindSocket(f.socket)
-	named := f.socket != "" || os.Getenv("MULLIGAN_SOCKET") != ""
+func (l Launcher) Connect(ctx context.Context) (*ipc.Client, error) {
+	socket := ipc.FindSocket(l.Socket)
+	named := l.Socket != "" || os.Getenv("MULLIGAN_SOCKET") != ""
 	if !named && socket == ipc.HostSocket && os.Getuid() != 0 {
 		return nil, ipc.ErrNoDaemon // only the host's daemon runs
 	}
@@ -35,9 +43,9 @@ func (f *initCmd) connect(ctx context.Context) (*ipc.Client, error) {
 	return client, nil
 }
 
-// startDaemon starts the user's daemon, mulligand, in a new session and waits
+// Start starts the user's daemon, mulligand, in a new session and waits
 // until it answers.
-func (f *initCmd) startDaemon(ctx context.Context) (*ipc.Client, error) {
+func (l Launcher) Start(ctx context.Context) (*ipc.Client, error) {
 	program, err := findDaemon()
 	if err != nil {
 		return nil, err
@@ -48,8 +56,8 @@ func (f *initCmd) startDaemon(ctx context.Context) (*ipc.Client, error) {
 	}
 	defer log.Close()
 	cmd := exec.Command(program, "--user")
-	if f.socket != "" {
-		cmd.Args = append(cmd.Args, "--socket", f.socket)
+	if l.Socket != "" {
+		cmd.Args = append(cmd.Args, "--socket", l.Socket)
 	}
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
@@ -58,15 +66,15 @@ func (f *initCmd) startDaemon(ctx context.Context) (*ipc.Client, error) {
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
-	client, err := f.awaitDaemon(ctx, ended, log.Name())
-	if err == nil && f.out.Terminal && !f.out.JSON {
-		f.out.Printf("started your daemon; it listens on %s\n", f.out.Text(client.Socket()))
+	client, err := l.await(ctx, ended, log.Name())
+	if err == nil && l.Started != nil {
+		l.Started(client.Socket())
 	}
 	return client, err
 }
 
-// awaitDaemon polls until the daemon answers, ends, or startTimeout is over. log is the path of its log.
-func (f *initCmd) awaitDaemon(ctx context.Context, ended <-chan error, log string) (*ipc.Client, error) {
+// await polls until the daemon answers, ends, or startTimeout is over. log is the path of its log.
+func (l Launcher) await(ctx context.Context, ended <-chan error, log string) (*ipc.Client, error) {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	tick := time.NewTicker(startPoll)
@@ -75,18 +83,38 @@ func (f *initCmd) awaitDaemon(ctx context.Context, ended <-chan error, log strin
 		select {
 		case <-ended:
 			// mulligand also ends if another init has started a daemon in the same moment.
-			if client, err := f.connect(ctx); err == nil {
+			if client, err := l.Connect(ctx); err == nil {
 				return client, nil
 			}
 			return nil, errs.New(errs.Failed, opStart, "mulligand ended at once: %s", lastLine(log)).WithHint("see %s", log)
 		case <-ctx.Done():
 			return nil, errs.New(errs.Unavailable, opStart, "mulligand does not answer after %s", startTimeout).WithHint("see %s", log)
 		case <-tick.C:
-			if client, err := f.connect(ctx); err == nil {
+			if client, err := l.Connect(ctx); err == nil {
 				return client, nil
 			}
 		}
 	}
+}
+
+// Wake starts the user's own daemon if the user has one and it does not run, as after a reboot, and reports whether it did. A daemon
+// that a flag or the environment names is none of its business. If it fails, the command itself finds that there is no daemon.
+func (l Launcher) Wake(ctx context.Context) bool {
+	if l.Socket != "" || os.Getenv("MULLIGAN_SOCKET") != "" {
+		return false
+	}
+	dir, err := StateDir()
+	if err != nil {
+		return false
+	}
+	if _, err := os.Lstat(filepath.Join(dir, "mulligan.db")); err != nil {
+		return false // init never started one here
+	}
+	if _, err := l.Connect(ctx); !errors.Is(err, ipc.ErrNoDaemon) {
+		return false // it runs; or for root, the host's
+	}
+	_, err = l.Start(ctx)
+	return err == nil
 }
 
 // findDaemon returns the path of mulligand, which is in the folder of this program or in PATH.
@@ -113,7 +141,7 @@ func findDaemon() (string, error) {
 // openLog opens mulligand.log in the state folder, the log of a daemon that
 // init starts.
 func openLog() (*os.File, error) {
-	dir, err := stateDir()
+	dir, err := StateDir()
 	if err == nil {
 		err = os.MkdirAll(dir, 0o700)
 	}
@@ -124,8 +152,8 @@ func openLog() (*os.File, error) {
 	return log, errs.Wrap(errs.Failed, opStart, err)
 }
 
-// stateDir returns the state folder of the user's daemon.
-func stateDir() (string, error) {
+// StateDir returns the state folder of the user's daemon.
+func StateDir() (string, error) {
 	if dir := os.Getenv("MULLIGAN_STATE_DIR"); dir != "" {
 		return dir, nil
 	}
