@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	// listTime bounds how long the comparison of a database at the end of a turn may take.
+	// listTime bounds how long the comparison of the databases at the end of a turn may take, during which nothing else is done to the app.
 	listTime = 5 * time.Second
 	// maxListed bounds the changes of a database that a turn's record has.
 	maxListed = 20
@@ -31,7 +31,7 @@ func (t *Tracker) quickly(ctx context.Context, o *openTurn) bool {
 }
 
 // databaseChanges compares the databases with their states at the turn's start. changed reports whether anything but files
-// differs. A layer that cannot be read counts as changed: an unnecessary checkpoint does no harm.
+// differs. A layer that cannot be read in time counts as changed: an unnecessary checkpoint does no harm.
 func (t *Tracker) databaseChanges(ctx context.Context, o *openTurn) (list []ipc.DatabaseChanges, changed bool) {
 	select {
 	case <-o.ready:
@@ -44,6 +44,8 @@ func (t *Tracker) databaseChanges(ctx context.Context, o *openTurn) (list []ipc.
 	if len(before) == 0 {
 		return nil, false
 	}
+	ctx, cancel := context.WithTimeout(ctx, listTime)
+	defer cancel()
 	release, err := t.svc.apps.AcquireBrief(ctx, t.a, "look for changes of turn "+string(o.Rec.ID))
 	if err != nil {
 		return nil, true
@@ -75,7 +77,7 @@ func (t *Tracker) compare(ctx context.Context, l layer.Layer, before store.Snaps
 		return true, false, found
 	}
 	defer func() {
-		if err := t.svc.checkpoints.Drop(ctx, t.a, []store.Snapshot{now}); err != nil {
+		if err := t.svc.checkpoints.Drop(context.WithoutCancel(ctx), t.a, []store.Snapshot{now}); err != nil {
 			t.note("drop a snapshot", err)
 		}
 	}()
@@ -90,9 +92,7 @@ func (t *Tracker) compare(ctx context.Context, l layer.Layer, before store.Snaps
 	if !ok {
 		return true, true, found
 	}
-	short, cancel := context.WithTimeout(ctx, listTime)
-	defer cancel()
-	changes, err := differ.Diff(short, before.ID, now.ID, nil)
+	changes, err := differ.Diff(ctx, before.ID, now.ID, nil)
 	if err != nil {
 		return true, true, found
 	}
