@@ -26,7 +26,7 @@ func asShown(format string) string { return verbs.ReplaceAllString(format, "…"
 // productFiles parses all Go files of the product: no tests, no kits of tests, no demo.
 func productFiles(t *testing.T) (list []*ast.File) {
 	t.Helper()
-	for _, top := range []string{"agents", "appfile", "cmd", "daemon", "ipc", "mcpserver", "privsep", "remote", "snap", "systemd", "tomlfile"} {
+	for _, top := range []string{"agents", "appfile", "cmd", "daemon", "ipc", "mcpserver", "naming", "privsep", "remote", "snap", "systemd", "tomlfile"} {
 		err := filepath.WalkDir(filepath.Join("..", top), func(path string, e fs.DirEntry, err error) error {
 			if err != nil {
 				return err
