@@ -217,6 +217,9 @@ func (f *initCmd) ask(ctx context.Context, app *ipc.App) error {
 		if !strings.Contains(line, "=") {
 			return consent(line)
 		}
+		if words, err := values.Command(line); err == nil && len(words) == 1 {
+			line = words[0] // in quotes, as one writes it in a shell
+		}
 		var change ipc.AppChange
 		tried := *app
 		tried.Databases = slices.Clone(app.Databases)

@@ -72,6 +72,8 @@ var fleeting = []struct {
 	{regexp.MustCompile(`\d{4}-\d\d-\d\d \d\d:\d\d:\d\d`), "DATE"},
 	{regexp.MustCompile(`\b(now|\d+ (second|minute)s? ago)\b`), "AGO"},
 	{regexp.MustCompile(`\d+(\.\d+)? [KM]?i?B\b`), "SIZE"},
+	{regexp.MustCompile(`\b\d+(\.\d+)?m?s\b`), "TIME"},
+	{regexp.MustCompile(`snap=fs-[0-9a-f]+`), "snap=fs-ID"},
 	{regexp.MustCompile(`[ ]{2,}`), "  "},
 	{regexp.MustCompile(`(?m)[ ]+$`), ""},
 	{regexp.MustCompile(`\n+$`), "\n"},
@@ -173,7 +175,7 @@ func TestRewind(t *testing.T) {
 	s.shows("of 5")
 	s.press("q")
 	s.shows("exit 0")
-	s = newScreen(t, d.dir, 120, 50, "mulligan", env...) // in no app: the help
+	s = newScreen(t, d.dir, 120, 120, "mulligan", env...) // in no app: the help
 	s.shows("Every day:", "exit 0")
 	list, err := d.client.Checkpoints(t.Context(), "shop", ipc.CheckpointQuery{})
 	if err != nil || len(list.Checkpoints) != 5 {
