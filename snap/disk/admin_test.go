@@ -346,7 +346,7 @@ func testDisksComeAndGo(t *testing.T) {
 // The disks of a guest whose QEMU was killed are not quiesced, whatever they are restored to
 // or captured again as; those of a guest that shut down are. It is still known when libvirtd
 // was restarted in between.
-func testQuiescedWhenOff(t *testing.T) {
+func TestQuiescedWhenOff(t *testing.T) {
 	v := newVM(t, disktest.GuestOptions{})
 	d := v.driver(t, t.TempDir(), func(c *Config) { c.Shutdown, c.ShutdownTimeout = Clean, 2*time.Minute })
 	expect := func(quiesced bool, warning string) snap.SnapshotID {

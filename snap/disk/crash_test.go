@@ -592,7 +592,7 @@ func (c *crasher) forget(t *testing.T, n int) {
 }
 
 // libvirtd is killed while it makes a live snapshot, quiesced and not.
-func testKilledLibvirtd(t *testing.T) {
+func TestKilledLibvirtd(t *testing.T) {
 	for _, i := range testkit.Sample(t, "guests, with and without an agent", 2, 1) {
 		agent := i == 0
 		t.Run(fmt.Sprintf("agent=%t", agent), func(t *testing.T) {

@@ -22,9 +22,7 @@ func TestGuests(t *testing.T) {
 		testPaused,
 		testRollbackWithMemory,
 		testStartedByOthersAfterMerges,
-		testQuiescedWhenOff,
 		testAdoptInterrupted,
-		testKilledLibvirtd,
 		testHungAgent,
 	)
 }
