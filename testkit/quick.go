@@ -42,3 +42,13 @@ func TempDir(t testing.TB) string {
 	must(t, os.Chmod(dir, 0o755)) // the same mode as that of t.TempDir
 	return dir
 }
+
+// OpenDir returns a temporary folder of the test that every user may enter and write to.
+func OpenDir(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("/tmp", "mulligan-open")
+	must(t, err)
+	t.Cleanup(func() { must(t, os.RemoveAll(dir)) })
+	must(t, os.Chmod(dir, 0o777))
+	return dir
+}

@@ -10,17 +10,8 @@ import (
 	"mulligan/snap"
 	"mulligan/snap/postgres/pgbin"
 	"mulligan/snap/postgres/pgtest"
+	"mulligan/testkit"
 )
-
-// openFolder is a temporary folder that every user may enter and write to.
-func openFolder(t *testing.T) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("/tmp", "mulligan-tools")
-	check(t, err)
-	t.Cleanup(func() { check(t, os.RemoveAll(dir)) })
-	check(t, os.Chmod(dir, 0o777))
-	return dir
-}
 
 // Without tools in the usual places, those beside the server are taken.
 func TestToolsBesideServer(t *testing.T) {
@@ -54,7 +45,7 @@ END
 `
 	c := startCluster(t, pgtest.Options{})
 	s := newSubject(t, c)
-	dir := openFolder(t)
+	dir := testkit.OpenDir(t)
 	s.cfg.BinDirs = []string{dir}
 	s.Reopen(t)
 	wrap(t, dir, c.Bin, "pg_dump", "")

@@ -19,16 +19,6 @@ func check(t *testing.T, err error) {
 	}
 }
 
-// openFolder is a temporary folder that every user may enter and write to.
-func openFolder(t *testing.T) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("/tmp", "mulligan-pgbin")
-	check(t, err)
-	t.Cleanup(func() { check(t, os.RemoveAll(dir)) })
-	check(t, os.Chmod(dir, 0o777))
-	return dir
-}
-
 // Programs that others than root and the owner could exchange are not run as the owner.
 func TestGuarded(t *testing.T) {
 	testkit.Need(t, "root")
@@ -48,7 +38,7 @@ func TestGuarded(t *testing.T) {
 		"nothing":                    {func(dir, file string) error { return os.Remove(file) }, false},
 	} {
 		t.Run(what, func(t *testing.T) {
-			dir := filepath.Join(openFolder(t), "bin")
+			dir := filepath.Join(testkit.OpenDir(t), "bin")
 			check(t, os.Chmod(filepath.Dir(dir), 0o755))
 			check(t, os.Mkdir(dir, 0o755))
 			file := filepath.Join(dir, "pg_dump")

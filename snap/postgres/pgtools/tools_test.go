@@ -29,20 +29,10 @@ func check(t *testing.T, err error) {
 	}
 }
 
-// openFolder is a temporary folder that every user may enter and write to.
-func openFolder(t *testing.T) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("/tmp", "mulligan-tools")
-	check(t, err)
-	t.Cleanup(func() { check(t, os.RemoveAll(dir)) })
-	check(t, os.Chmod(dir, 0o777))
-	return dir
-}
-
 // A tool is asked for its version with the rights of the app's owner, and what the owner may not run is of no use.
 func TestToolAskedAsOwner(t *testing.T) {
 	testkit.Need(t, "root")
-	dir := openFolder(t)
+	dir := testkit.OpenDir(t)
 	for _, name := range []string{"pg_dump", "pg_restore"} {
 		check(t, os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\nid -u >"+dir+"/who\necho '"+name+" (PostgreSQL) 15.1'\n"), 0o755))
 	}
