@@ -66,3 +66,26 @@ func TestLeftSocketLock(t *testing.T) {
 		return err != nil
 	})
 }
+
+// TestStopBesideAnotherStop stops a server that ends by itself between pg_ctl's two looks at it, as it does on a slow machine after it
+// was asked once. A pg_ctl that first stops the server, and then does what it was asked, makes that moment sure.
+func TestStopBesideAnotherStop(t *testing.T) {
+	t.Parallel()
+	testkit.Need(t, "root")
+	c := pgtest.New(t, pgtest.Options{})
+	uid, gid := c.Owner()
+	p := pgserver.PgCtl{Bin: c.Bin, DataDir: c.DataDir, Log: c.Log, Owner: privsep.User{UID: uid, GID: gid}}
+	check(t, p.Start(t.Context()))
+	slow := p
+	slow.Bin = testkit.OpenDir(t)
+	text := "#!/bin/sh\nreal=" + c.Bin + "/pg_ctl\n[ $1 != stop ] || { $real stop -s -w -D " + c.DataDir + "; touch " + slow.Bin + "/stopped; }\nexec $real \"$@\"\n"
+	check(t, os.WriteFile(filepath.Join(slow.Bin, "pg_ctl"), []byte(text), 0o755))
+	check(t, os.Chmod(slow.Bin, 0o777))
+	check(t, slow.Stop(t.Context()))
+	if _, err := os.Lstat(filepath.Join(slow.Bin, "stopped")); err != nil {
+		t.Errorf("the server was not stopped in between: %v", err)
+	}
+	if used, err := pgserver.InUse(c.DataDir); used || err != nil {
+		t.Errorf("in use is %v (%v)", used, err)
+	}
+}

@@ -158,12 +158,23 @@ func fatal(log string) (why string) {
 	return why
 }
 
-// Stop asks the server to stop at once, even if its data folder was removed or replaced.
+// Stop asks the server to stop at once, even if its data folder was removed or replaced. A server that ends by itself before it is
+// asked, as one that was asked before does, has stopped.
 func (p PgCtl) Stop(ctx context.Context) error {
-	if exit := (*exec.ExitError)(nil); errors.As(p.run(ctx, "status"), &exit) { // no server runs, or DataDir is not a data folder
+	if p.absent(ctx) {
 		return p.endStrays(ctx)
 	}
-	return p.run(ctx, "stop", "-W", "-m", "fast")
+	err := p.run(ctx, "stop", "-W", "-m", "fast")
+	if err != nil && p.absent(ctx) {
+		return p.endStrays(ctx)
+	}
+	return err
+}
+
+// absent reports whether pg_ctl finds no server: none runs, or DataDir is not a data folder.
+func (p PgCtl) absent(ctx context.Context) bool {
+	var exit *exec.ExitError
+	return errors.As(p.run(ctx, "status"), &exit)
 }
 
 // patience is how long a server whose folder was removed may take to stop cleanly.
