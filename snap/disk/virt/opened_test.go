@@ -9,44 +9,49 @@ import (
 	"strings"
 	"testing"
 
-	"mulligan/privsep"
+	"libvirt.org/go/libvirt"
+
 	"mulligan/testkit"
 )
 
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == "opened" {
-		text, err := os.ReadFile("/proc/self/maps")
-		if err != nil {
+		for _, uri := range os.Args[2:] {
+			c, err := libvirt.NewConnect(uri)
+			if err != nil {
+				fmt.Println(err)
+				continue
+			}
+			_, err = c.Close()
 			fmt.Println(err)
-			os.Exit(1)
 		}
-		fmt.Print(strings.Contains(string(text), "libvirt.so"))
+		text, err := os.ReadFile("/proc/self/maps")
+		fmt.Print(strings.Contains(string(text), "libvirt.so"), err)
 		os.Exit(0)
 	}
 	os.Exit(m.Run())
 }
 
-// TestOpened starts a process by the names of the daemon's helpers, which do without libvirt, and by others, which do not.
+// TestOpened starts processes that speak to libvirt, and others, which do without its library. An error of libvirt is returned, and printed
+// nowhere else.
 func TestOpened(t *testing.T) {
 	testkit.Need(t, "libvirt")
-	ask := func(name string) string {
-		t.Helper()
-		cmd := exec.Command("/proc/self/exe", "opened")
-		cmd.Args[0] = name
-		out, err := cmd.CombinedOutput()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return string(out)
+	const none = "nowhere:///x"
+	_, err := libvirt.NewConnect(none)
+	if err == nil {
+		t.Fatalf("there is a %s", none)
 	}
-	for _, name := range []string{privsep.WorkerName, "mulligand-fork", "mulligand-inside", "mulligand-host"} {
-		if got := ask(name); got != "false" {
-			t.Errorf("in %s libvirt is open: %s", name, got)
-		}
-	}
-	for _, name := range []string{"mulligand", "/usr/bin/mulligand", "mulligand-worker-2", "x"} {
-		if got := ask(name); got != "true" {
-			t.Errorf("in %s libvirt is open: %s", name, got)
+	for _, c := range []struct {
+		uris []string
+		want string
+	}{
+		{nil, "false <nil>"},
+		{[]string{"test:///default"}, "<nil>\ntrue <nil>"},
+		{[]string{none, "test:///default"}, err.Error() + "\n<nil>\ntrue <nil>"},
+	} {
+		out, err := exec.Command("/proc/self/exe", append([]string{"opened"}, c.uris...)...).CombinedOutput()
+		if string(out) != c.want || err != nil {
+			t.Errorf("connections to %v print %q (%v), want %q", c.uris, out, err, c.want)
 		}
 	}
 }
