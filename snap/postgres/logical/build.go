@@ -106,15 +106,33 @@ func (b *builder) fill(ctx context.Context) error {
 	if err := b.rows(ctx); err != nil {
 		return err
 	}
-	if err := b.restore(ctx, archive, "post-data", b.d.cfg.Jobs); err != nil {
+	jobs := b.d.cfg.Jobs
+	if b.m.rowCount() <= fewRows {
+		jobs = 1
+	}
+	if err := b.restore(ctx, archive, "post-data", jobs); err != nil {
 		return err
 	}
 	return b.analyze(ctx)
 }
 
+// fewRows is the number of rows up to which pg_restore makes the indexes in one session. To open more takes the server longer.
+const fewRows = 20_000
+
+// rowCount returns the number of rows of all tables.
+func (m *manifest) rowCount() (n int64) {
+	for _, t := range m.State.Tables {
+		n += t.Rows
+	}
+	return n
+}
+
 // analyze collects the planner's statistics, which a dump does not include. It skips a table whose statistics cannot be
 // collected, for example because a child is a foreign table, or an index is on an expression that fails.
 func (b *builder) analyze(ctx context.Context) error {
+	if len(b.m.State.Tables) == 0 {
+		return nil
+	}
 	c, err := b.d.connect(ctx, b.name)
 	if err != nil {
 		return err
@@ -130,6 +148,9 @@ func (b *builder) analyze(ctx context.Context) error {
 
 // bare removes the objects that every new database has and the snapshot does not have.
 func (b *builder) bare(ctx context.Context) error {
+	if b.m.State.Public && b.m.State.Plpgsql {
+		return nil
+	}
 	c, err := b.d.connect(ctx, b.name)
 	if err != nil {
 		return err
@@ -238,6 +259,9 @@ func (b *builder) load(ctx context.Context, next <-chan int) error {
 
 // loose loads the content outside of tables: sequences and large objects.
 func (b *builder) loose(ctx context.Context) error {
+	if len(b.m.State.Sequences) == 0 && len(b.m.State.Objects) == 0 {
+		return nil
+	}
 	c, err := b.d.connect(ctx, b.name)
 	if err != nil {
 		return err
@@ -352,12 +376,23 @@ var fromCurrent = map[string]bool{"search_path": true, "temp_tablespaces": true,
 // belongs to.
 func (b *builder) dress(ctx context.Context) error {
 	p, db := b.m.State.Props, "DATABASE "+quote(b.name)
+	if err := b.settings(ctx, db, p.Settings); err != nil {
+		return err
+	}
+	return b.out.exec(ctx, regrant(db, p.Owner, p.Grants)+fmt.Sprintf("ALTER %s CONNECTION LIMIT %d IS_TEMPLATE %t", db, p.Limit, p.Template))
+}
+
+// settings sets the settings of the database db, in a session of their own: some are set in the session too.
+func (b *builder) settings(ctx context.Context, db string, list []setting) error {
+	if len(list) == 0 {
+		return nil
+	}
 	c, err := b.d.connect(ctx, outsideOf(b.out))
 	if err != nil {
 		return err
 	}
-	defer c.close() // closing the session ends its settings
-	for _, s := range p.Settings {
+	defer c.close()
+	for _, s := range list {
 		of := "ALTER " + db
 		if s.Role != "" {
 			of = "ALTER ROLE " + quote(s.Role) + " IN " + db
@@ -371,7 +406,7 @@ func (b *builder) dress(ctx context.Context) error {
 			return fmt.Errorf("setting %s: %w", s.Name, err)
 		}
 	}
-	return c.exec(ctx, regrant(db, p.Owner, p.Grants)+fmt.Sprintf("ALTER %s CONNECTION LIMIT %d IS_TEMPLATE %t", db, p.Limit, p.Template))
+	return nil
 }
 
 func outsideOf(c *conn) string { return c.db }

@@ -48,12 +48,9 @@ type captured struct {
 
 // take writes the live state into b.
 func (d *Driver) take(ctx context.Context, b *cas.Batch) (captured, error) {
-	if c, err := d.unchanged(ctx, b); err != nil || !c.node.IsZero() {
-		return c, err
-	}
-	m, err := d.readLive(ctx, b, nil)
-	if err != nil {
-		return captured{}, err
+	m, known, err := d.readOrFind(ctx, b)
+	if err != nil || !known.node.IsZero() {
+		return known, err
 	}
 	if m.State.Absent && len(d.records.Snapshots()) == 0 {
 		return captured{}, errs.New(errs.NotFound, "", "the server has no database %s", d.login.Database).
@@ -65,17 +62,27 @@ func (d *Driver) take(ctx context.Context, b *cas.Batch) (captured, error) {
 	}}, err
 }
 
-// unchanged returns an earlier capture that certainly equals the present state. Its node is zero if there is none.
-func (d *Driver) unchanged(ctx context.Context, b *cas.Batch) (captured, error) {
-	conn, err := d.connect(ctx, d.login.Database)
+// readOrFind finds an earlier capture that certainly equals the present state, or reads that state into b.
+func (d *Driver) readOrFind(ctx context.Context, b *cas.Batch) (m *manifest, known captured, err error) {
+	c, err := d.connect(ctx, d.login.Database)
 	if isAbsent(err) {
-		return captured{}, nil
+		m, err = d.readAbsent(ctx)
+		return m, captured{}, err
 	}
 	if err != nil {
-		return captured{}, err
+		return nil, captured{}, err
 	}
-	defer conn.close()
-	now, err := conn.identify(ctx)
+	defer c.close()
+	if known, err = d.unchanged(ctx, c, b); err != nil || !known.node.IsZero() {
+		return nil, known, err
+	}
+	m, err = d.readIn(ctx, c, b, nil)
+	return m, captured{}, err
+}
+
+// unchanged returns an earlier capture that certainly equals the state that the session sees. Its node is zero if there is none.
+func (d *Driver) unchanged(ctx context.Context, c *conn, b *cas.Batch) (captured, error) {
+	now, err := c.identify(ctx)
 	if err != nil {
 		return captured{}, err
 	}

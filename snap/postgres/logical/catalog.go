@@ -70,7 +70,7 @@ const userTables = `FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON
 
 // relations lists the tables, sorted by name.
 func (c *conn) relations(ctx context.Context) (list []*relation, err error) {
-	rows, err := c.Query(ctx, `SELECT c.oid, n.nspname, c.relname, coalesce(x.extcondition[pg_catalog.array_position(x.extconfig, c.oid)], ''), pg_catalog.pg_relation_size(c.oid)
+	rows, err := c.Query(ctx, `SELECT c.oid, n.nspname, c.relname, coalesce(x.extcondition[pg_catalog.array_position(x.extconfig, c.oid)], ''), pg_catalog.pg_table_size(c.oid)
 		`+userTables+` AND c.relkind = 'r' ORDER BY n.nspname, c.relname`)
 	if err != nil {
 		return nil, err

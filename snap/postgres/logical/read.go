@@ -57,14 +57,27 @@ func (d *Driver) readAbsent(ctx context.Context) (*manifest, error) {
 // read reads the state of database db at one moment. If b is not nil, read writes the content into it. like, unless nil, is the
 // state with which the caller compares the result.
 func (d *Driver) read(ctx context.Context, db string, b *cas.Batch, like *state) (*manifest, error) {
+	c, err := d.connect(ctx, db)
+	if err != nil {
+		return nil, err
+	}
+	defer c.close()
+	return d.readIn(ctx, c, b, like)
+}
+
+// readIn reads the state of the session's database, as read does.
+func (d *Driver) readIn(ctx context.Context, c *conn, b *cas.Batch, like *state) (*manifest, error) {
 	for tries := 1; ; tries++ {
-		r := &reader{d: d, db: db, batch: b, like: like}
+		r := &reader{d: d, batch: b, like: like, lead: c}
 		m, err := r.run(ctx)
 		if !errors.Is(err, errMoved) {
 			return m, err
 		}
 		if tries == maxTries {
-			return nil, snap.Changed("", "database "+db)
+			return nil, snap.Changed("", "database "+c.db)
+		}
+		if err := c.exec(ctx, "ROLLBACK"); err != nil {
+			return nil, err
 		}
 	}
 }
@@ -72,10 +85,9 @@ func (d *Driver) read(ctx context.Context, db string, b *cas.Batch, like *state)
 // reader is one reading of a database.
 type reader struct {
 	d        *Driver
-	db       string
 	batch    *cas.Batch
 	like     *state
-	lead     *conn // the session that has the snapshot and the locks until the end
+	lead     *conn // the session that has the snapshot and the locks until its transaction ends
 	snapshot string
 	encoding string
 	m        *manifest
@@ -83,10 +95,7 @@ type reader struct {
 }
 
 func (r *reader) run(ctx context.Context) (m *manifest, err error) {
-	if r.lead, err = r.d.connect(ctx, r.db); err != nil {
-		return nil, err
-	}
-	defer r.lead.close()
+	r.lead.kept = 0 // what earlier statements of the session kept is gone
 	if err := r.begin(ctx); err != nil {
 		return nil, err
 	}
@@ -99,8 +108,7 @@ func (r *reader) run(ctx context.Context) (m *manifest, err error) {
 	}
 	group, gctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return r.schema(gctx) })
-	r.tables(gctx, group, rels)
-	group.Go(func() error { return r.blobs(gctx) })
+	r.contents(gctx, group, rels)
 	if err := group.Wait(); err != nil {
 		return nil, err
 	}
@@ -169,6 +177,9 @@ func (r *reader) catalog(ctx context.Context) (rels []*relation, err error) {
 	if r.m.Notes, err = r.lead.notes(ctx); err != nil {
 		return nil, err
 	}
+	if s.Objects, err = r.lead.objects(ctx); err != nil {
+		return nil, err
+	}
 	moved, err := r.lead.arrange(ctx, rels)
 	if err != nil {
 		return nil, err
@@ -190,7 +201,7 @@ func (r *reader) schemaArgs(format string) []string {
 	return []string{
 		"--format=" + format, "--compress=0", "--section=pre-data", "--section=post-data", "--no-blobs", "--no-password",
 		"--lock-wait-timeout=" + strconv.FormatInt(r.d.cfg.LockTimeout.Milliseconds(), 10),
-		"--snapshot=" + r.snapshot, "--dbname=dbname=" + pglogin.Quote(r.db),
+		"--snapshot=" + r.snapshot, "--dbname=dbname=" + pglogin.Quote(r.lead.db),
 	}
 }
 
@@ -251,12 +262,17 @@ func (r *reader) knownArchive() cas.Hash {
 	return cas.Hash{}
 }
 
-// tables starts in the group to read all tables, the largest first.
-func (r *reader) tables(ctx context.Context, group *errgroup.Group, rels []*relation) {
+// few is the size of all tables up to which one session reads them, in bytes. To open another one takes the server longer.
+const few = 4 << 20
+
+// contents starts in the group to read the rows and the large objects, the largest table first.
+func (r *reader) contents(ctx context.Context, group *errgroup.Group, rels []*relation) {
 	r.m.State.Tables, r.m.rows = make([]table, len(rels)), make([]cas.Hash, len(rels))
 	order := make([]int, len(rels))
+	var size int64
 	for i, rel := range rels {
 		order[i], r.m.State.Tables[i] = i, rel.table
+		size += rel.bytes
 	}
 	slices.SortStableFunc(order, func(a, b int) int { return int(min(max(rels[b].bytes-rels[a].bytes, -1), 1)) })
 	next := make(chan int, len(order))
@@ -264,6 +280,11 @@ func (r *reader) tables(ctx context.Context, group *errgroup.Group, rels []*rela
 		next <- i
 	}
 	close(next)
+	group.Go(func() error { return r.blobs(ctx) })
+	if size <= few && r.encoding == utf8Encoding {
+		group.Go(func() error { return r.rest(ctx, r.lead, next) })
+		return
+	}
 	for range min(r.d.cfg.Jobs, len(rels)) {
 		group.Go(func() error {
 			c, err := r.worker(ctx, r.encoding)
@@ -271,20 +292,28 @@ func (r *reader) tables(ctx context.Context, group *errgroup.Group, rels []*rela
 				return err
 			}
 			defer c.close()
-			for i := range next {
-				if err := r.table(ctx, c, i); err != nil {
-					return err
-				}
-			}
-			return nil
+			return r.rest(ctx, c, next)
 		})
 	}
 }
 
+// rest reads the tables that are left.
+func (r *reader) rest(ctx context.Context, c *conn, next <-chan int) error {
+	for i := range next {
+		if err := r.table(ctx, c, i); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// utf8Encoding is the encoding in which sessions speak unless another one is set.
+const utf8Encoding = "UTF8"
+
 // worker opens another session in the same snapshot. For rows its encoding is that of the database, so that no text is
 // converted.
 func (r *reader) worker(ctx context.Context, encoding string) (*conn, error) {
-	c, err := r.d.connect(ctx, r.db)
+	c, err := r.d.connect(ctx, r.lead.db)
 	if err != nil {
 		return nil, err
 	}
@@ -321,21 +350,21 @@ const blobPage = 64 << 10
 
 // blobs reads the large objects as rows of oid, offset and bytes in hex.
 func (r *reader) blobs(ctx context.Context) error {
-	c, err := r.worker(ctx, "UTF8")
-	if err != nil {
-		return err
-	}
-	defer c.close()
 	s := &r.m.State
-	if s.Objects, err = c.objects(ctx); err != nil {
-		return err
-	}
 	w := &rowWriter{batch: r.batch}
-	for _, o := range s.Objects {
-		if err := c.copyObject(ctx, w, o.OID); err != nil {
-			return fmt.Errorf("large object %d: %w", o.OID, err)
+	if len(s.Objects) > 0 {
+		c, err := r.worker(ctx, utf8Encoding)
+		if err != nil {
+			return err
+		}
+		defer c.close()
+		for _, o := range s.Objects {
+			if err := c.copyObject(ctx, w, o.OID); err != nil {
+				return fmt.Errorf("large object %d: %w", o.OID, err)
+			}
 		}
 	}
+	var err error
 	if r.m.blobs, err = w.end(); err != nil {
 		return err
 	}
