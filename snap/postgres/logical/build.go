@@ -12,7 +12,6 @@ import (
 
 	"mulligan/errs"
 	"mulligan/snap"
-	"mulligan/snap/database"
 	"mulligan/snap/postgres/pglogin"
 	"mulligan/snap/postgres/pgtools"
 )
@@ -96,7 +95,7 @@ func (b *builder) fill(ctx context.Context) error {
 	if err := b.bare(ctx); err != nil {
 		return err
 	}
-	archive, err := b.archive()
+	archive, err := readAll(b.d.cfg.Store, b.m.archive)
 	if err != nil {
 		return err
 	}
@@ -163,15 +162,6 @@ func (b *builder) bare(ctx context.Context) error {
 		err = c.exec(ctx, "DROP EXTENSION plpgsql")
 	}
 	return err
-}
-
-func (b *builder) archive() ([]byte, error) {
-	r, err := b.d.cfg.Store.OpenStream(b.m.archive)
-	if err != nil {
-		return nil, database.Damaged(err)
-	}
-	data, err := io.ReadAll(r)
-	return data, database.Damaged(err)
 }
 
 func (b *builder) restore(ctx context.Context, archive []byte, section string, jobs int) error {

@@ -22,6 +22,7 @@ type meta struct {
 	Position string   `json:"position"`
 	Identity identity `json:"identity"`
 	Schema   string   `json:"schema"` // digest of the schema's text
+	Stamp    string   `json:"stamp,omitempty"`
 }
 
 // maxTries bounds how often a capture starts again because tables were rewritten or dropped
@@ -58,7 +59,7 @@ func (d *Driver) take(ctx context.Context, b *cas.Batch) (captured, error) {
 	}
 	node, err := m.store(b)
 	return captured{node: node, warnings: m.warnings(), meta: meta{
-		Hash: m.State.hash().String(), Position: m.Position, Identity: m.Identity, Schema: m.State.Schema,
+		Hash: m.State.hash().String(), Position: m.Position, Identity: m.Identity, Schema: m.State.Schema, Stamp: m.stamp,
 	}}, err
 }
 

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"io"
 	"maps"
 	"reflect"
 	"slices"
@@ -71,12 +70,8 @@ func (d *Driver) storedSide(m *manifest) (*side, error) {
 	if m.State.Absent {
 		return &side{state: &m.State}, nil
 	}
-	r, err := d.cfg.Store.OpenStream(m.text)
-	if err != nil {
-		return nil, database.Damaged(err)
-	}
-	text, err := io.ReadAll(r)
-	return &side{&m.State, text}, database.Damaged(err)
+	text, err := readAll(d.cfg.Store, m.text)
+	return &side{&m.State, text}, err
 }
 
 // entry is one object of the schema.

@@ -150,6 +150,9 @@ func (r *reader) begin(ctx context.Context) (err error) {
 		return err
 	}
 	r.m.Position = r.m.Identity.Position
+	if r.m.stamp, err = r.lead.stamp(ctx, r.m.Identity); err != nil {
+		return err
+	}
 	if r.d.exported != nil {
 		r.d.exported(r.snapshot)
 	}
@@ -205,9 +208,12 @@ func (r *reader) schemaArgs(format string) []string {
 	}
 }
 
-// schema reads the schema's text, and an archive for pg_restore. If an earlier snapshot has the same text, schema uses its
-// archive.
+// schema reads the schema's text, and an archive for pg_restore, or takes them from an earlier snapshot if the schema is the same
+// for sure. If an earlier snapshot has the same text, schema uses its archive.
 func (r *reader) schema(ctx context.Context) error {
+	if r.knownSchema() {
+		return nil
+	}
 	text := &bounded{most: maxSchema}
 	text.to = &text.buf
 	if err := r.d.tools.Run(ctx, *r.d.login, pgtools.Command{Tools: r.tool, Name: "pg_dump", Args: r.schemaArgs("plain"), Out: text}); err != nil {

@@ -118,6 +118,7 @@ type manifest struct {
 
 	plain         []byte // the schema's text, unless the manifest was loaded from the store
 	asWritten     string // the digest of the text as pg_dump wrote it
+	stamp         string // tells the schema from others of the same database, unless ""
 	text, archive cas.Hash
 	rows          []cas.Hash // one for each table
 	blobs         cas.Hash
