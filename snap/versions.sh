@@ -3,7 +3,7 @@
 # another Debian release, in a system of its own. As root, with debootstrap. The systems are kept below
 # MULLIGAN_TEST_CACHE.
 #
-#	snap/versions.sh trixie postgresql-17 postgres/logical -test.run 'TestConformance|TestInherited'
+#	snap/versions.sh trixie postgresql-17 postgres/logical -test.run 'TestConformance|TestContents'
 #	snap/versions.sh bullseye postgresql-13 postgres/logical
 #	snap/versions.sh trixie mariadb-server mysql
 #	snap/versions.sh sid mysql-server mysql -test.run 'TestConformance|TestTypes|TestSamples'

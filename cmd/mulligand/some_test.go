@@ -62,3 +62,16 @@ func TestKills(t *testing.T) {
 		testKillInRevert,
 	)
 }
+
+// TestPages looks at the page in a browser.
+func TestPages(t *testing.T) {
+	t.Parallel()
+	testkit.Some(t, 3,
+		testPage,
+		testPageForks,
+		testPageByKeyboard,
+		testPageStates,
+		testPageLost,
+		testPageOfThousands,
+	)
+}

@@ -106,7 +106,7 @@ type Layered interface {
 func Run(t *testing.T, newSubject func(t *testing.T) Subject) { run(t, cases, newSubject) }
 
 // RunSlow is Run for the driver of a server, whose steps take long: the round trip, the random sequence of all operations, and a
-// third of the other cases. The next run takes another third, and a long run takes all cases.
+// fifth of the other cases. The next run takes another fifth, and a long run takes all cases.
 func RunSlow(t *testing.T, newSubject func(t *testing.T) Subject) { run(t, slowCases(t), newSubject) }
 
 func run(t *testing.T, cases []testCase, newSubject func(t *testing.T) Subject) {
@@ -154,7 +154,7 @@ func slowCases(t *testing.T) []testCase {
 	t.Helper()
 	always := func(c testCase) bool { return c.name == "RoundTrip" || c.name == "Machine" }
 	others := len(cases) - 2
-	turns := testkit.Sample(t, "other cases", others, (others+2)/3)
+	turns := testkit.Sample(t, "other cases", others, (others+4)/5)
 	var taken []testCase
 	n := 0
 	for _, c := range cases {

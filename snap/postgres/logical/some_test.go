@@ -1,0 +1,41 @@
+package logical
+
+import (
+	"testing"
+
+	"mulligan/testkit"
+)
+
+// TestBusyServers captures and restores a database while clients are at work.
+func TestBusyServers(t *testing.T) {
+	t.Parallel()
+	testkit.Some(t, 2,
+		testUnderLoad,
+		testFiftyClients,
+		testCheckOfTheUntouched,
+		testBusyServer,
+	)
+}
+
+// TestContents goes back and forward with all that a database may have.
+func TestContents(t *testing.T) {
+	t.Parallel()
+	testkit.Some(t, 3,
+		testFamilies,
+		testInherited,
+		testRoles,
+		testEncodings,
+		testLargeRow,
+		testDisasters,
+		testSamples,
+	)
+}
+
+// TestServersKilled kills the server in the middle of a restore.
+func TestServersKilled(t *testing.T) {
+	t.Parallel()
+	testkit.Some(t, 1,
+		testServerKilled,
+		testServerKilledInDrop,
+	)
+}

@@ -1,0 +1,48 @@
+package physical
+
+import (
+	"testing"
+
+	"mulligan/testkit"
+)
+
+// TestPitfalls meets what is easily overlooked in a server's log and files.
+func TestPitfalls(t *testing.T) {
+	t.Parallel()
+	testkit.Some(t, 3,
+		testAcrossTimelines,
+		testTimelinesNeverCollide,
+		testNoSpaceInTheMiddle,
+		testConfigOutside,
+		testFailingArchive,
+		testFullDisk,
+		testPreparedTransactionsComeBack,
+		testUnloggedTablesAreAnnounced,
+		testHousekeepingIsNoChange,
+		testEndOfFile,
+	)
+}
+
+// TestRescues takes back clusters whose files are lost or damaged.
+func TestRescues(t *testing.T) {
+	t.Parallel()
+	testkit.Some(t, 2,
+		testRuinedClustersAreRestored,
+		testKilledRescuing,
+		testDownServerIsStarted,
+		testLogOutlivesTheFolder,
+		testUndoAfterTheRestoredFolderVanished,
+		testRawBaseGrowsStale,
+	)
+}
+
+// TestBusyServers captures and restores a cluster while clients are at work.
+func TestBusyServers(t *testing.T) {
+	t.Parallel()
+	testkit.Some(t, 2,
+		testMarkersUnderLoad,
+		testFiftyClients,
+		testKilledAtRandom,
+		testClientsReconnect,
+	)
+}
