@@ -2,6 +2,7 @@ package daemon_test
 
 import (
 	"testing"
+	"time"
 
 	"mulligan/ipc"
 )
@@ -33,5 +34,35 @@ func TestDiesSoonAfterItsStart(t *testing.T) {
 	}
 	if got := read(t, w.ws(), "start"); got != "exec sleep 1000000" || state(t, d) != "running" {
 		t.Errorf("the app is %s with %q", state(t, d), got)
+	}
+}
+
+// TestDowntime goes back while the app runs. That the unit is watched after its start is not downtime. The next dry run tells as much as was
+// measured.
+func TestDowntime(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	opt := w.options()
+	opt.Steady = time.Second
+	d := w.openAs(t, opt)
+	defer w.close(t, d)
+	cp, err := d.Create(t.Context(), root, "shop", ipc.CreateRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.set(t, "one")
+	waitFor(t, "the app runs", func() bool { return state(t, d) == "running" })
+	began := time.Now()
+	res := goBack(t, d, cp.ID, ipc.RollbackRequest{})
+	if took := time.Since(began); res.DowntimeMS == nil || *res.DowntimeMS <= 0 || time.Duration(*res.DowntimeMS)*time.Millisecond > took-opt.Steady {
+		t.Fatalf("in %v the app was down for %v ms", took, res.DowntimeMS)
+	}
+	dry := goBack(t, d, cp.ID, ipc.RollbackRequest{DryRun: true})
+	if p := dry.Preview; dry.DowntimeMS != nil || p.DowntimeMS == nil || *p.DowntimeMS != *res.DowntimeMS {
+		t.Errorf("the dry run says %+v, where %d ms were measured", dry.Preview, *res.DowntimeMS)
+	}
+	off := goBack(t, d, ipc.Redo, ipc.RollbackRequest{Start: new(bool)})
+	if off.DowntimeMS != nil {
+		t.Errorf("an app that stays down was down for %d ms", *off.DowntimeMS)
 	}
 }

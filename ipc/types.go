@@ -401,7 +401,10 @@ type RollbackResult struct {
 	Assumptions      []string      `json:"assumptions"`
 	Next             string        `json:"next"`
 	DryRun           bool          `json:"dry_run,omitempty"`
-	Scope            []string      `json:"scope,omitempty"` // what it was limited to
+	// DowntimeMS is how long the app was down, in milliseconds: from the request to stop it until it had started. It is null where
+	// the app did not run before, was not stopped, or was not started.
+	DowntimeMS *int64   `json:"downtime_ms,omitempty"`
+	Scope      []string `json:"scope,omitempty"` // what it was limited to
 	// StayedBehind names the layers that are as they were, though they are in the scope:
 	// those of Without, and those that the checkpoint holds nothing of.
 	StayedBehind []string   `json:"stayed_behind,omitempty"`

@@ -80,7 +80,7 @@ func run(ctx context.Context, c *cli, args []string) int {
 		return exitDone
 	}
 	// The parser stops at a bad flag, so a --json after it is not set yet.
-	c.out.JSON = c.out.JSON || slices.Contains(args, "--json")
+	c.out.JSON = c.out.JSON || c.out.Events || slices.Contains(args, "--json") || slices.Contains(args, "--events")
 	c.report(ctx, err)
 	return exitCode(ctx, err)
 }

@@ -41,10 +41,14 @@ The daemon does the work: an interrupt ends only this program.
 In a pipe, a line per fact: rolled_back, dry_run, restored_to, turn (its title), safety_checkpoint,
 changes_total, verified (yes, no or skipped), recovered; then "stage", name, status, milliseconds,
 notes, six times; then "change", operation undone, path, summary (at most 100);
-"stayed_behind", a layer in scope that is as it was; "put_back", what became of a layer of a rollback that was undone; "warning", text;
-"next", text. A dry run adds "layer", name and what was created,
+"stayed_behind", a layer in scope that is as it was; "put_back", what became of a layer of a
+rollback that was undone; "warning", text; "downtime", how long the app was down until its unit
+had started, "measured"; "next", text. A dry run adds "layer", name and what was created,
 modified and deleted in it; "database", like "change"; "unaffected", what would stay as
-it is; "downtime", how long, from what. What is not known yet or at all is "-".`
+it is; "downtime", how long, from what. What is not known yet or at all is "-".
+
+With --events, a line of JSON when a stage starts, goes on or ends, {"event":"stage","data":…}, and
+at last {"event":"result","data":…}, as the API has them. An error is JSON on standard error.`
 
 // addDiscard adds the flag that names files to delete first, for a disk that is full.
 func addDiscard(cmd *cobra.Command, req *ipc.RollbackRequest) {
@@ -54,6 +58,11 @@ func addDiscard(cmd *cobra.Command, req *ipc.RollbackRequest) {
 // addWithout adds the flag that names the layers that a rollback leaves as they are.
 func addWithout(cmd *cobra.Command, req *ipc.RollbackRequest) {
 	cmd.Flags().StringArrayVar(&req.Without, "without", nil, "leave this `LAYER` (db:main, files, disk) as it is, unchecked; may be repeated")
+}
+
+// addEvents adds the flag that has the stages printed while they run, for programs.
+func (c *cli) addEvents(cmd *cobra.Command) {
+	cmd.Flags().BoolVar(&c.out.Events, "events", false, "print each stage while it runs, and then the result, as lines of JSON")
 }
 
 const forceHelp = "also undo what another session wrote at the same time"
@@ -114,6 +123,7 @@ func newRollback(c *cli) *cobra.Command {
 	addWithout(cmd, &f.req)
 	addDiscard(cmd, &f.req)
 	f.start.add(cmd)
+	c.addEvents(cmd)
 	cmd.Flags().StringVar(&f.onUnhealthy, "on-unhealthy", "", "`keep|undo`: what to do when the health check fails (default keep)")
 	return cmd
 }
@@ -139,7 +149,10 @@ func (f *rollbackCmd) run(ctx context.Context, name string) error {
 func (c *cli) rollback(ctx context.Context, client *ipc.Client, app string, id ipc.CheckpointID, req ipc.RollbackRequest) error {
 	var show *output.Progress
 	var onStage func(ipc.Stage)
-	if c.out.Terminal && !c.out.JSON {
+	switch {
+	case c.out.Events:
+		onStage = func(st ipc.Stage) { _ = c.out.PrintEvent(ipc.EventStage, st) } // the result is not printed either, and says so
+	case c.out.Terminal && !c.out.JSON:
 		show = output.NewProgress(c.out.Stdout)
 		onStage = show.Stage
 	}

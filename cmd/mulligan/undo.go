@@ -58,6 +58,7 @@ func newUndo(c *cli) *cobra.Command {
 	addWithout(cmd, &f.req)
 	addDiscard(cmd, &f.req)
 	f.start.add(cmd)
+	c.addEvents(cmd)
 	return cmd
 }
 
@@ -102,6 +103,7 @@ func newRedo(c *cli) *cobra.Command {
 	cmd.Flags().BoolVar(&f.req.Force, "force", false, forceHelp)
 	addWithout(cmd, &f.req)
 	f.start.add(cmd)
+	c.addEvents(cmd)
 	return cmd
 }
 

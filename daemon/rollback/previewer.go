@@ -175,6 +175,9 @@ func (v *previewer) downtime(ctx context.Context, view *ipc.Preview) error {
 
 // downtimeOf returns how long a rollback had the app down, in milliseconds.
 func downtimeOf(res ipc.RollbackResult) (ms int64) {
+	if res.DowntimeMS != nil {
+		return *res.DowntimeMS
+	}
 	for _, s := range res.Stages {
 		switch s.Stage {
 		case ipc.StageStop, ipc.StageVM, ipc.StageDB, ipc.StageStart:

@@ -23,8 +23,9 @@ type receipt struct {
 	parts     []*part
 	ran       []ipc.Stage // the stages that ended
 	warnings  []string
-	putBack   []string // what an undo did, a line per layer
-	recovered bool     // the app is back where it was before the rollback
+	putBack   []string       // what an undo did, a line per layer
+	recovered bool           // the app is back where it was before the rollback
+	down      *time.Duration // how long the app was down
 	now       time.Time
 	err       error // why the rollback failed, if it did
 }
@@ -33,7 +34,8 @@ type receipt struct {
 func (r *rollback) receipt(ctx context.Context, err error) ipc.RollbackResult {
 	c := receipt{
 		slug: r.a.Rec().Slug, req: r.req, plan: r.plan, target: r.target, safety: r.safety, parts: r.parts.list,
-		ran: r.stages.ran, warnings: r.warnings.list, putBack: r.putBackNotes, recovered: r.recovered, now: r.d.opt.Now(), err: err,
+		ran: r.stages.ran, warnings: r.warnings.list, putBack: r.putBackNotes, recovered: r.recovered, down: r.unit.down,
+		now: r.d.opt.Now(), err: err,
 	}
 	show := func(cp store.Checkpoint) *ipc.Checkpoint {
 		shown := r.d.checkpoints.ShowOrBare(ctx, r.a, cp)
@@ -48,6 +50,10 @@ func (c *receipt) result(show func(store.Checkpoint) *ipc.Checkpoint) ipc.Rollba
 		RolledBack: c.err == nil || c.plan.Phase == switched && !c.recovered,
 		Stages:     c.allStages(), Recovered: c.recovered, PutBack: c.putBack,
 		Scope: c.req.Scope, StayedBehind: c.plan.Behind, ChangesReverted: []ipc.Change{}, Warnings: append([]string{}, c.warnings...),
+	}
+	if c.down != nil {
+		ms := c.down.Milliseconds()
+		res.DowntimeMS = &ms
 	}
 	to := show(c.target)
 	res.RolledBackTo, res.RestoredTo = to, to

@@ -31,6 +31,8 @@ type unit struct {
 	before   systemd.Status // how the unit was when the rollback began
 	ran      []string       // the containers that ran then
 	unseen   bool           // a warning says already that the state of the guest is unknown
+	halted   time.Time      // when halt began first
+	down     *time.Duration // from then until the unit had started; nil where it did not, or did not run before
 }
 
 // status returns the state of the app's unit. If the app has a guest which is out of reach and which
@@ -86,6 +88,9 @@ func (u *unit) stopsAll() bool {
 
 // halt stops the app, or only its part on the host when the rollback leaves the disks alone.
 func (u *unit) halt(ctx context.Context) error {
+	if u.halted.IsZero() {
+		u.halted = time.Now()
+	}
 	if c, ok := u.a.HostPart().(*layer.Containers); ok {
 		c.Expect(u.ran)
 	}
@@ -153,10 +158,19 @@ func (u *unit) bringUp(ctx context.Context) error {
 	if err := u.apps.StartUnit(ctx, u.a); err != nil {
 		return err
 	}
+	u.up()
 	if u.a.Rec().Health != nil {
 		return nil
 	}
 	return u.staysUp(ctx)
+}
+
+// up notes that the unit has started.
+func (u *unit) up() {
+	if u.before.Running() && !u.halted.IsZero() {
+		down := time.Since(u.halted)
+		u.down = &down
+	}
 }
 
 // staysUp watches a unit that says that it has started, and returns an error if it ends soon: many
@@ -188,7 +202,11 @@ func (u *unit) staysUp(ctx context.Context) error {
 // startAgain starts the app after an undo, if it was up before the rollback. An app that was not well
 // up before may fail to start.
 func (u *unit) startAgain(ctx context.Context) error {
-	err := u.apps.StartAgain(ctx, u.a, u.plan.Running && u.stops())
+	again := u.plan.Running && u.stops()
+	err := u.apps.StartAgain(ctx, u.a, again)
+	if err == nil && again {
+		u.up()
+	}
 	if err != nil && u.plan.Limping {
 		u.warnings.add("the app was not well up before, and does not start: %v", err)
 		return nil

@@ -16,6 +16,7 @@ type Printer struct {
 	Stderr   io.Writer
 	Terminal bool // Stdout is a terminal, so the printer prints for people
 	JSON     bool // the user asked for the API's JSON
+	Events   bool // the user asked for what a rollback does, as lines of JSON, while it does it
 	Colour   bool // the printer may colour what it prints
 	Width    int  // columns of the terminal; 0: no limit
 }

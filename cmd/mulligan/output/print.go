@@ -22,6 +22,15 @@ func (p *Printer) PrintJSON(v any) error {
 	return errs.Wrap(errs.Failed, "print", enc.Encode(v))
 }
 
+// PrintEvent prints an event as a line of JSON, as soon as it happens.
+func (p *Printer) PrintEvent(name string, data any) error {
+	event := struct {
+		Event string `json:"event"`
+		Data  any    `json:"data"`
+	}{name, data}
+	return errs.Wrap(errs.Failed, "print", json.NewEncoder(p.Stdout).Encode(event))
+}
+
 // Table prints rows of fields. On a terminal the columns are aligned under
 // header, and the widest are cut where the terminal is too narrow; in a pipe tabs separate the fields and there is no header. The fields
 // must hold no control characters.

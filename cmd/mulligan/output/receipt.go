@@ -10,6 +10,9 @@ import (
 
 // PrintReceipt prints the result of a rollback to the checkpoint id.
 func (p *Printer) PrintReceipt(id ipc.CheckpointID, res ipc.RollbackResult) error {
+	if p.Events {
+		return p.PrintEvent(ipc.EventResult, res)
+	}
 	if p.JSON {
 		return p.PrintJSON(res)
 	}
@@ -47,6 +50,9 @@ func (p *Printer) receiptLines(res ipc.RollbackResult) {
 	}
 	for _, w := range res.Warnings {
 		rows = append(rows, []string{"warning", p.Text(w)})
+	}
+	if res.DowntimeMS != nil {
+		rows = append(rows, []string{"downtime", fmt.Sprintf("%d ms", *res.DowntimeMS), "measured"})
 	}
 	rows = append(rows, p.previewLines(res.Preview)...)
 	if what := next(res); what != "" {
@@ -112,6 +118,9 @@ func (p *Printer) receiptForPeople(id ipc.CheckpointID, res ipc.RollbackResult) 
 	} else if res.RolledBack {
 		line("undone", "%s", Count(res.ChangesTotal, "change"))
 		line("verified", "%s", verdictForPeople(res.Verification))
+	}
+	if res.DowntimeMS != nil {
+		line("downtime", "%s, until its unit had started", seconds(*res.DowntimeMS))
 	}
 	if len(res.StayedBehind) > 0 {
 		line("unchanged", "%s stayed as it was", p.Text(strings.Join(res.StayedBehind, ", ")))
