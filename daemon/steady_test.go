@@ -1,6 +1,11 @@
 package daemon_test
 
 import (
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -65,4 +70,49 @@ func TestDowntime(t *testing.T) {
 	if off.DowntimeMS != nil {
 		t.Errorf("an app that stays down was down for %d ms", *off.DowntimeMS)
 	}
+}
+
+// TestHangingHealthCheck goes back while the app answers no health check: it is asked beside the capture, which does not wait for it. The
+// capture waits here until the app was asked, and the app answers only after that.
+func TestHangingHealthCheck(t *testing.T) {
+	t.Parallel()
+	asked, captured := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		once.Do(func() { close(asked) })
+		select {
+		case <-captured:
+		case <-r.Context().Done():
+		}
+	}))
+	defer srv.Close()
+	w := newWorld(t, nil)
+	var armed atomic.Bool
+	d := w.failing(t, func(step string) error {
+		if step == "capture files" && armed.CompareAndSwap(true, false) {
+			select {
+			case <-asked:
+			case <-time.After(time.Minute):
+				return errors.New("the app was not asked")
+			}
+			close(captured)
+		}
+		return nil
+	})
+	defer w.close(t, d)
+	cp, err := d.Create(t.Context(), root, "shop", ipc.CreateRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.set(t, "one")
+	if _, err := d.SetApp(t.Context(), root, "shop", ipc.AppChange{Health: &ipc.Health{URL: srv.URL, Timeout: "5s"}}); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, "the app runs", func() bool { return state(t, d) == "running" })
+	armed.Store(true)
+	res := goBack(t, d, cp.ID, ipc.RollbackRequest{})
+	if armed.Load() || res.SafetyCheckpoint.Healthy == nil {
+		t.Errorf("the capture was reached: %v; the safety checkpoint's health is %v", !armed.Load(), res.SafetyCheckpoint.Healthy)
+	}
+	w.runs(t, d, "zero")
 }

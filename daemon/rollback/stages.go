@@ -5,6 +5,7 @@ import (
 	"context"
 	"slices"
 	"strings"
+	"sync"
 
 	"mulligan/daemon/app"
 	"mulligan/daemon/checkpoint"
@@ -30,13 +31,21 @@ func (r *rollback) safetyCheckpoint(ctx context.Context) (string, error) {
 	if err := r.writePlan(ctx, preparing); err != nil {
 		return "", err
 	}
+	// An app that hangs answers late, and must not hold up its rescue: it is asked while it is captured.
+	var was store.Checkpoint
+	var asked sync.WaitGroup
+	ask, stop := context.WithCancel(ctx)
+	asked.Go(func() { r.d.apps.Note(ask, r.a, now, &was) })
+	defer asked.Wait()
+	defer stop()
 	running := !now.Down()
 	still := checkpoint.Stillness{All: r.a.Unit() != nil && !running, Host: onHost.Down()}
 	cp, halted, err := r.captureBase(ctx, still, running)
 	if err != nil {
 		return "", err
 	}
-	r.d.apps.Note(ctx, r.a, now, &cp)
+	asked.Wait()
+	cp.Running, cp.Healthy = was.Running, was.Healthy
 	cp.Trigger, cp.CalledOff = ipc.TriggerPreRollback, true // until the rollback is done
 	cp.Notes = checkpoint.Optional("safety checkpoint before " + r.goal.words())
 	cp.Warnings = append(cp.Warnings, r.goal.lacks()...)
