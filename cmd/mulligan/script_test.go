@@ -21,8 +21,7 @@ import (
 	"mulligan/ipc"
 )
 
-// realDaemon is the path of a mulligand to run the scripts against. If it is set,
-// the scripts that need a fake are skipped. If it is "", all run against a fake.
+// realDaemon is the path of a mulligand to run the scripts against. If it is "", they run against a fake.
 var realDaemon = os.Getenv("MULLIGAN_TEST_DAEMON")
 
 func TestMain(m *testing.M) {
@@ -54,7 +53,7 @@ func fakeMain() {
 	os.Exit(1)
 }
 
-// TestScripts runs testdata/script. Besides testscript's own commands there are
+// TestScripts runs the scripts in testdata/script, and those that need a fake, in testdata/fake, or a real daemon, in testdata/real. Besides testscript's own commands there are
 //
 //	start             a daemon on the user's socket, and wait until it answers
 //	code N CMD ARG…   run CMD, which must exit with N
@@ -71,8 +70,20 @@ func fakeMain() {
 //	interrupt CMD…    run CMD, interrupt it when the fake daemon holds its
 //	                  rollback; it must exit with 130; its errors go to the file stderr.txt
 func TestScripts(t *testing.T) {
+	scripts := [2]string{"script", "fake"}
+	if realDaemon != "" {
+		scripts[1] = "real"
+	}
+	var files []string
+	for _, dir := range scripts {
+		list, err := filepath.Glob("testdata/" + dir + "/*.txtar")
+		if err != nil || len(list) == 0 {
+			t.Fatalf("no scripts in testdata/%s (%v)", dir, err)
+		}
+		files = append(files, list...)
+	}
 	testscript.Run(t, testscript.Params{
-		Dir:                 "testdata/script",
+		Files:               files,
 		RequireExplicitExec: true,
 		RequireUniqueNames:  true,
 		Setup:               setup,
