@@ -161,6 +161,45 @@ func TestTurnOfADatabase(t *testing.T) {
 	}
 }
 
+// TestUndoOfAnOpenTurn undoes a turn that wrote to two databases and no file: to find that it wrote, one of them is captured.
+func TestUndoOfAnOpenTurn(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	sh(t, `sqlite3 "$1/other.db" "CREATE TABLE words (word); INSERT INTO words VALUES ('zero')"`, w.ws())
+	var looking atomic.Bool
+	var captured atomic.Int32 // while the daemon looks for what the turn wrote
+	d := w.failing(t, func(step string) error {
+		switch {
+		case step == "record checkpoint": // of the turn
+			looking.Store(false)
+		case looking.Load() && strings.HasPrefix(step, "capture db:"):
+			captured.Add(1)
+		}
+		return nil
+	})
+	defer w.close(t, d)
+	auto := true
+	dbs := []ipc.Database{{Name: "shop", Driver: "sqlite", DSN: "shop.db"}, {Name: "other", Driver: "sqlite", DSN: "other.db"}}
+	if _, err := d.SetApp(t.Context(), root, "shop", ipc.AppChange{Auto: &auto, Databases: &dbs}); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, "the files are followed", func() bool {
+		a, err := d.App(t.Context(), root, "shop")
+		return err == nil && a.Following == "watching"
+	})
+	begin(t, d, "open")
+	sh(t, `cd "$1" && for db in shop other; do sqlite3 $db.db "UPDATE words SET word = 'oops'"; done`, w.ws())
+	looking.Store(true)
+	res, err := d.Rollback(t.Context(), root, "shop", ipc.Undo, ipc.RollbackRequest{}, nil)
+	if err != nil || *res.RestoredTo.TurnID != "open" {
+		t.Fatalf("%+v, %v", res.RestoredTo, err)
+	}
+	if n := captured.Load(); n != 1 || looking.Load() {
+		t.Errorf("%d databases were captured to find that the turn wrote", n)
+	}
+	sh(t, `[ "$(sqlite3 "$1/other.db" "SELECT word FROM words")" = zero ]`, w.ws())
+}
+
 // TestInferredTurn writes without telling anybody.
 func TestInferredTurn(t *testing.T) {
 	d, w := openAuto(t, 300*time.Millisecond)

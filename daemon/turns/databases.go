@@ -30,9 +30,22 @@ func (t *Tracker) quickly(ctx context.Context, o *openTurn) bool {
 	return o.took <= listTime
 }
 
-// databaseChanges compares the databases with their states at the turn's start. changed reports whether anything but files
-// differs. A layer that cannot be read in time counts as changed: an unnecessary checkpoint does no harm.
+// databasesDiffer reports whether anything but files differs from its state at the turn's start. It looks no further than to the first
+// difference: a rollback waits for it.
+func (t *Tracker) databasesDiffer(ctx context.Context, o *openTurn) bool {
+	_, changed := t.compareAll(ctx, o, false)
+	return changed
+}
+
+// databaseChanges compares the databases with their states at the turn's start, and lists what changed in them. changed reports whether
+// anything but files differs.
 func (t *Tracker) databaseChanges(ctx context.Context, o *openTurn) (list []ipc.DatabaseChanges, changed bool) {
+	return t.compareAll(ctx, o, true)
+}
+
+// compareAll compares the databases with their states at the turn's start: all of them, and lists the changes, or up to the first that
+// differs. A layer that cannot be read in time counts as changed: an unnecessary checkpoint does no harm.
+func (t *Tracker) compareAll(ctx context.Context, o *openTurn, all bool) (list []ipc.DatabaseChanges, changed bool) {
 	select {
 	case <-o.ready:
 	case <-ctx.Done():
@@ -52,6 +65,9 @@ func (t *Tracker) databaseChanges(ctx context.Context, o *openTurn) (list []ipc.
 	}
 	defer release()
 	for _, b := range before {
+		if changed && !all {
+			break
+		}
 		l, ok := t.a.Layer(b.Layer)
 		if !ok {
 			continue
@@ -60,7 +76,7 @@ func (t *Tracker) databaseChanges(ctx context.Context, o *openTurn) (list []ipc.
 			changed = true // a guest writes at any time; its writes are attributed to the turn
 			continue
 		}
-		differs, known, found := t.compare(ctx, l, b)
+		differs, known, found := t.compare(ctx, l, b, all)
 		if changed = changed || differs; differs && known {
 			found.Database = strings.TrimPrefix(string(b.Layer), "db:")
 			list = append(list, found)
@@ -70,8 +86,8 @@ func (t *Tracker) databaseChanges(ctx context.Context, o *openTurn) (list []ipc.
 }
 
 // compare captures a layer and compares it with its snapshot of the turn's start. known is false if it cannot be captured, or
-// its snapshots do not tell whether it changed.
-func (t *Tracker) compare(ctx context.Context, l layer.Layer, before store.Snapshot) (differs, known bool, found ipc.DatabaseChanges) {
+// its snapshots do not tell whether it changed. found has the changes if list is set.
+func (t *Tracker) compare(ctx context.Context, l layer.Layer, before store.Snapshot, list bool) (differs, known bool, found ipc.DatabaseChanges) {
 	now, _, err := t.svc.checkpoints.CaptureLayer(snap.WithLoginTime(ctx, loginTime), t.a, l, checkpoint.How{})
 	if err != nil {
 		return true, false, found
@@ -89,7 +105,7 @@ func (t *Tracker) compare(ctx context.Context, l layer.Layer, before store.Snaps
 	}
 	found.Changes = []ipc.Change{}
 	differ, ok := l.Driver.(snap.Differ)
-	if !ok {
+	if !ok || !list {
 		return true, true, found
 	}
 	changes, err := differ.Diff(ctx, before.ID, now.ID, nil)

@@ -274,7 +274,7 @@ func (t *Tracker) CatchUp(ctx context.Context) {
 		}
 	}
 	for _, o := range t.announcedWithout() {
-		if _, changed := t.databaseChanges(ctx, o); !changed {
+		if !t.databasesDiffer(ctx, o) {
 			continue
 		}
 		if err := t.checkpoint(ctx, o); err != nil {
