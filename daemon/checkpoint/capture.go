@@ -3,6 +3,7 @@ package checkpoint
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"mulligan/daemon/app"
@@ -147,3 +148,8 @@ func salvage(ctx context.Context, l layer.Layer, req snap.CaptureRequest, why er
 
 // Ailing reports whether the app was unhealthy when the checkpoint was made.
 func Ailing(cp store.Checkpoint) bool { return cp.Healthy != nil && !*cp.Healthy }
+
+// Ruined reports whether the checkpoint holds a layer that could not be read.
+func Ruined(cp store.Checkpoint) bool {
+	return slices.ContainsFunc(cp.Snapshots, func(s store.Snapshot) bool { return s.Raw })
+}

@@ -183,10 +183,10 @@ func (r *rollback) bringUp(ctx context.Context) (string, error) {
 	return r.unit.haltedName() + " started", nil
 }
 
-// mayBeUnwell reports whether the target is a checkpoint of an app that did not start or was not well.
+// mayBeUnwell reports whether the target is a checkpoint of an app that did not start, was not well, or has a layer that could not be read.
 // Then an app in this state is what was asked for.
 func (r *rollback) mayBeUnwell() bool {
-	return checkpoint.Ailing(r.target) && r.req.OnUnhealthy != ipc.UnhealthyUndo
+	return (checkpoint.Ailing(r.target) || checkpoint.Ruined(r.target)) && r.req.OnUnhealthy != ipc.UnhealthyUndo
 }
 
 // healthy runs the app's health check.

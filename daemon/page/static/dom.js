@@ -73,6 +73,12 @@ export function time(iso, format = clock) {
 
 export const moment = (iso) => time(iso, whole);
 
+// underWay says what is being done to an app, and since when; hovering tells who does it. text is the API's: "roll back by … since …".
+export function underWay(text) {
+  const [, what, since] = text.match(/^(.*?) by .* since (\S+)$/) ?? [];
+  return h("span", { title: text }, shown(what ?? text), " under way", since ? [" since ", time(since)] : "");
+}
+
 // day names the day of a moment.
 export function day(iso) {
   const d = new Date(iso), now = new Date();

@@ -2,7 +2,7 @@
 // between the views. The address says what is shown: #/app/SLUG/VIEW.
 
 import { api } from "./api.js";
-import { h, fill, name, shown, bytes, count, moment, say, trouble } from "./dom.js";
+import { h, fill, name, shown, bytes, count, moment, say, trouble, underWay } from "./dom.js";
 import { menu, covered, closeAll } from "./layers.js";
 import { listen } from "./keys.js";
 import { watch } from "./link.js";
@@ -137,7 +137,7 @@ function origin(a) {
 function state(a) {
   const words = { none: "no unit", running: "running", stopped: "stopped", failed: "failed" };
   const follows = { watching: "every turn is kept", starting: "beginning to follow its files", rescanning: "looking at its files again", degraded: "not every turn is kept" };
-  return h("span", {}, words[a.state] ?? a.state, a.busy ? ` · ${a.busy} under way` : "", a.following ? ` · ${follows[a.following] ?? a.following}` : "");
+  return h("span", {}, words[a.state] ?? a.state, a.busy ? [" · ", underWay(a.busy)] : "", a.following ? ` · ${follows[a.following] ?? a.following}` : "");
 }
 
 function health(s) {

@@ -2,7 +2,7 @@
 // that says what made it and when, with one main action and a menu.
 
 import { api } from "./api.js";
-import { h, fill, name, shown, bytes, count, time, day, say, trouble } from "./dom.js";
+import { h, fill, name, shown, bytes, count, time, day, say, trouble, underWay } from "./dom.js";
 import { dialog, menu, covered } from "./layers.js";
 import { rollbackDialog, meaning } from "./rollback.js";
 import { changesDialog } from "./changes.js";
@@ -27,7 +27,7 @@ export async function timeline(app, body, signal, reload) {
     if (covered()) soon = setTimeout(look, 500);
     else load(view).catch(() => {}); // the link says so when the daemon is gone
   };
-  if (app.busy) live(`${app.busy} is under way.`);
+  if (app.busy) live(underWay(app.busy));
   api.follow(app.slug, (kind, data) => {
     if (kind === "stage") return live(data.status === "running" ? `Rollback under way: ${meaning[data.stage]}…` : null);
     live("");
