@@ -152,8 +152,12 @@ func (a attack) serve(c net.Conn) {
 			say(described("ottbt"), line("7", "a", "text", "f", ""), done)
 		case strings.Contains(sql, "d.datlocprovider"), strings.Contains(sql, "datlocprovider"):
 			say(described("tttttttttbi"), line("o", "UTF8", "C", "C", "c", "", "", "pg_default", "", "f", "-1"), done)
+		case strings.Contains(sql, "has_table_privilege"):
+			say(described("t"), done)
 		case strings.Contains(sql, "pg_subscription"):
 			say(described("ii"), line("0", "0"), done)
+		case strings.Contains(sql, "pg_user_mappings"): // there are some, and the catalog with them may not be read
+			say(described("b"), line("t"), done)
 		case strings.Contains(sql, "SELECT EXISTS"):
 			say(described("bb"), line("t", "t"), done)
 		case strings.HasPrefix(sql, "COPY"):
