@@ -151,7 +151,7 @@ func (c *cli) rollback(ctx context.Context, client *ipc.Client, app string, id i
 	var onStage func(ipc.Stage)
 	switch {
 	case c.out.Events:
-		onStage = func(st ipc.Stage) { _ = c.out.PrintEvent(ipc.EventStage, st) } // the result is not printed either, and says so
+		onStage = func(st ipc.Stage) { _ = c.out.PrintEvent(ipc.EventStage, st) } // Stdout keeps the error, and the command ends with it
 	case c.out.Terminal && !c.out.JSON:
 		show = output.NewProgress(c.out.Stdout)
 		onStage = show.Stage

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"slices"
 	"strconv"
 	"strings"
@@ -150,8 +151,10 @@ func (r *reader) begin(ctx context.Context) (err error) {
 		return err
 	}
 	r.m.Position = r.m.Identity.Position
-	if r.m.stamp, err = r.lead.stamp(ctx, r.m.Identity); err != nil {
-		return err
+	if r.lead.db == r.d.login.Database { // no snapshot is of another one, such as a copy that was just built
+		if r.m.stamp, err = r.lead.stamp(ctx, r.m.Identity); err != nil {
+			return err
+		}
 	}
 	if r.d.exported != nil {
 		r.d.exported(r.snapshot)
@@ -255,17 +258,29 @@ func (r *reader) schema(ctx context.Context) error {
 
 // knownArchive returns the archive of an earlier snapshot with the same schema.
 func (r *reader) knownArchive() cas.Hash {
-	for _, root := range r.d.records.All() {
-		meta, err := database.Meta[meta](root)
-		if err != nil || meta.Schema != r.m.State.Schema {
-			continue
-		}
-		m, err := load(r.d.cfg.Store, root.Hash)
-		if err == nil && m.Tool == r.m.Tool && m.Server == r.m.Server && r.batch.Keep(m.archive) {
+	for m := range r.earlier(func(of meta) bool { return of.Schema == r.m.State.Schema }) {
+		if r.batch.Keep(m.archive) {
 			return m.archive
 		}
 	}
 	return cas.Hash{}
+}
+
+// earlier returns the snapshots that the same version of pg_dump took of the same version of the server, and whose records match. Damaged
+// ones are left out.
+func (r *reader) earlier(match func(meta) bool) iter.Seq[*manifest] {
+	return func(yield func(*manifest) bool) {
+		for _, root := range r.d.records.All() {
+			of, err := database.Meta[meta](root)
+			if err != nil || !match(of) {
+				continue
+			}
+			m, err := load(r.d.cfg.Store, root.Hash)
+			if err == nil && m.Tool == r.m.Tool && m.Server == r.m.Server && !yield(m) {
+				return
+			}
+		}
+	}
 }
 
 // few is the size of all tables up to which one session reads them, in bytes. To open another one takes the server longer.

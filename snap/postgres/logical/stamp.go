@@ -63,14 +63,9 @@ func (r *reader) knownSchema() bool {
 	if r.m.stamp == "" {
 		return false
 	}
-	for _, root := range r.d.records.All() {
-		meta, err := database.Meta[meta](root)
-		if err != nil || meta.Stamp != r.m.stamp {
-			continue
-		}
-		m, err := load(r.d.cfg.Store, root.Hash)
-		if err != nil || m.Tool != r.m.Tool || m.Server != r.m.Server || m.Form != r.m.Form {
-			continue // damaged, or written in another way
+	for m := range r.earlier(func(of meta) bool { return of.Stamp == r.m.stamp }) {
+		if m.Form != r.m.Form {
+			continue // its digest is of another form of the text
 		}
 		if r.batch != nil && !(r.batch.Keep(m.text) && r.batch.Keep(m.archive)) {
 			continue
