@@ -31,10 +31,7 @@ func testServerFrozen(t *testing.T, s *awayServer) {
 	if _, err := d.AddApp(t.Context(), root, ipc.App{Slug: "shop", Workspace: w.ws(), Auto: true, Databases: []ipc.Database{s.db}}); err != nil {
 		t.Fatal(err)
 	}
-	waitFor(t, "the files are followed", func() bool {
-		a, err := d.App(t.Context(), root, "shop")
-		return err == nil && a.Following == "watching"
-	})
+	awaitFollowing(t, d)
 	create(t, d)
 	turn := func(id ipc.TurnID) ipc.Checkpoint {
 		t.Helper()

@@ -38,11 +38,17 @@ func openAutoWith(t *testing.T, gap time.Duration, db ipc.Database) (*daemon.Dae
 	}); err != nil {
 		t.Fatal(err)
 	}
+	awaitFollowing(t, d)
+	return d, w
+}
+
+// awaitFollowing waits until the daemon follows the app's files.
+func awaitFollowing(t *testing.T, d *daemon.Daemon) {
+	t.Helper()
 	waitFor(t, "the files are followed", func() bool {
 		a, err := d.App(t.Context(), root, "shop")
 		return err == nil && a.Following == "watching"
 	})
-	return d, w
 }
 
 func (w world) openWith(t *testing.T, gap time.Duration) *daemon.Daemon {
@@ -183,10 +189,7 @@ func TestUndoOfAnOpenTurn(t *testing.T) {
 	if _, err := d.SetApp(t.Context(), root, "shop", ipc.AppChange{Auto: &auto, Databases: &dbs}); err != nil {
 		t.Fatal(err)
 	}
-	waitFor(t, "the files are followed", func() bool {
-		a, err := d.App(t.Context(), root, "shop")
-		return err == nil && a.Following == "watching"
-	})
+	awaitFollowing(t, d)
 	begin(t, d, "open")
 	sh(t, `cd "$1" && for db in shop other; do sqlite3 $db.db "UPDATE words SET word = 'oops'"; done`, w.ws())
 	looking.Store(true)
@@ -307,10 +310,7 @@ func TestLateCapture(t *testing.T) {
 	if _, err := d.SetApp(t.Context(), root, "shop", ipc.AppChange{Auto: &auto}); err != nil {
 		t.Fatal(err)
 	}
-	waitFor(t, "the files are followed", func() bool {
-		a, err := d.App(t.Context(), root, "shop")
-		return err == nil && a.Following == "watching"
-	})
+	awaitFollowing(t, d)
 	armed.Store(true)
 	if _, err := d.BeginTurn(t.Context(), root, "shop", ipc.BeginTurn{TurnID: "t", ConversationID: "c", Agent: "test"}); err != nil {
 		t.Fatal(err)

@@ -223,10 +223,7 @@ func TestInferredTurnsApart(t *testing.T) {
 	if _, err := d.SetApp(t.Context(), root, "shop", ipc.AppChange{Retention: &keep}); err != nil {
 		t.Fatal(err)
 	}
-	waitFor(t, "the files are followed", func() bool {
-		a, err := d.App(t.Context(), root, "shop")
-		return err == nil && a.Following == "watching"
-	})
+	awaitFollowing(t, d)
 	write(t, w.ws(), "work", "zero")
 	first, second := worked(t, d, w, "one"), worked(t, d, w, "two")
 	for i := range 5 {
