@@ -174,8 +174,8 @@ func (r *rollback) bringUp(ctx context.Context) (string, error) {
 			return "", r.hints.orNoStart(err)
 		}
 		r.unwell = true
-		r.warnings.add("the app does not start, and was not well when %s was made: %v", r.target.ID, err)
-		return r.unit.haltedName() + " does not start, as when the checkpoint was made", errSkipped
+		r.warnings.add("the app does not start; when %s was made, %s: %v", r.target.ID, r.unwellThen(), err)
+		return r.unit.haltedName() + " does not start; when the checkpoint was made, " + r.unwellThen(), errSkipped
 	}
 	if s, err := r.a.Status(ctx); err == nil && isPaused(s) {
 		return r.unit.haltedName() + " started, and paused as it was before", nil
@@ -187,6 +187,14 @@ func (r *rollback) bringUp(ctx context.Context) (string, error) {
 // Then an app in this state is what was asked for.
 func (r *rollback) mayBeUnwell() bool {
 	return (checkpoint.Ailing(r.target) || checkpoint.Ruined(r.target)) && r.req.OnUnhealthy != ipc.UnhealthyUndo
+}
+
+// unwellThen says why the app may be unwell at the target.
+func (r *rollback) unwellThen() string {
+	if checkpoint.Ailing(r.target) {
+		return "it was not well"
+	}
+	return "a layer of it could not be read"
 }
 
 // healthy runs the app's health check.
@@ -207,8 +215,8 @@ func (r *rollback) healthy(ctx context.Context) (string, error) {
 		return "the app does not start", errSkipped
 	case r.mayBeUnwell():
 		if _, well := r.d.apps.Condition(ctx, r.a, systemd.Status{Active: "active"}); well == nil || !*well {
-			r.warnings.add("the app is not well, and was not when %s was made", r.target.ID)
-			return "not well, as when the checkpoint was made", errSkipped
+			r.warnings.add("the app is not well; when %s was made, %s", r.target.ID, r.unwellThen())
+			return "not well; when the checkpoint was made, " + r.unwellThen(), errSkipped
 		}
 		return "healthy", nil
 	}
