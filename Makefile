@@ -20,16 +20,18 @@ BUILD   := go build -trimpath -buildvcs=false -ldflags "-s -w -X main.version=$(
 GOTESTSUM   := go run gotest.tools/gotestsum@v1.13.0
 STATICCHECK := go run honnef.co/go/tools/cmd/staticcheck@v0.8.2
 PACKAGES    := git gcc libc6-dev systemd dbus dbus-user-session util-linux groff-base sqlite3 postgresql mariadb-server python3-minimal redis-server xfsprogs e2fsprogs passwd mount perl chromium tmux btrfs-progs stress-ng bindfs fuse3 fuse-overlayfs curl procps xz-utils \
-               docker.io docker-compose podman podman-compose runc netavark aardvark-dns iptables iproute2
+               rpm pacman-package-manager docker.io docker-compose podman podman-compose runc netavark aardvark-dns iptables iproute2
 # A private libvirtd and its tiny guests.
 LIBVIRT     := libvirt-daemon libvirt-daemon-driver-qemu libvirt-clients qemu-system-x86 qemu-utils qemu-guest-agent \
                busybox-static cpio linux-image-cloud-amd64
 PACKAGES    += $(LIBVIRT)
+# What builds and tries releases for other processors and hosts: a part of the long run.
+test-long: PACKAGES += gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user-static makepkg libarchive-tools nix-bin
 
 # As root nothing is missing that a test could need, so no test may skip.
 ROOT := $(filter 0,$(shell id -u))
 
-.PHONY: build deps test test-long soak mutants lint bench fuzz demo demo-vm reference man install uninstall deb sbom clean
+.PHONY: build deps test test-long soak mutants lint bench fuzz demo demo-vm reference man install share uninstall stage packages deb rpm archlinux release sbom clean
 
 build:
 	CGO_ENABLED=0 $(BUILD) $(CLIENT_TAGS) -o bin/mulligan ./cmd/mulligan
@@ -155,10 +157,14 @@ man: build
 	rm -rf docs/man && bin/mulligan man docs/man >/dev/null
 
 LIB     := $(DESTDIR)$(PREFIX)/lib
-install: man
-	install -d $(BINDIR) $(SHARE)/man/man1 $(SHARE)/man/man8 $(LIB)/systemd/system $(LIB)/sysusers.d $(LIB)/tmpfiles.d \
-	  $(SHARE)/bash-completion/completions $(SHARE)/zsh/site-functions $(SHARE)/fish/vendor_completions.d
+install: man share
+	install -d $(BINDIR)
 	install -m 0755 bin/mulligan bin/mulligand $(BINDIR)
+
+# What is the same for every processor.
+share: man
+	install -d $(SHARE)/man/man1 $(SHARE)/man/man8 $(LIB)/systemd/system $(LIB)/sysusers.d $(LIB)/tmpfiles.d \
+	  $(SHARE)/bash-completion/completions $(SHARE)/zsh/site-functions $(SHARE)/fish/vendor_completions.d
 	install -m 0644 docs/man/*.1 $(SHARE)/man/man1
 	install -m 0644 cmd/mulligand/mulligand.8 $(SHARE)/man/man8
 	install -m 0644 cmd/mulligand/systemd/mulligand.socket $(LIB)/systemd/system
@@ -176,19 +182,40 @@ uninstall:
 	  $(LIB)/sysusers.d/mulligan.conf $(LIB)/tmpfiles.d/mulligan.conf \
 	  $(SHARE)/bash-completion/completions/mulligan $(SHARE)/zsh/site-functions/_mulligan $(SHARE)/fish/vendor_completions.d/mulligan.fish
 
-# The Debian package, and the list of what is in it (CycloneDX). The same commit gives the same bytes.
+# Packages and releases: packaging/goreleaser.yaml says what is in them. The same commit gives the same bytes.
 export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
-DEB_VERSION = $(patsubst v%,%,$(subst -,~,$(VERSION)))
+RELEASE = $(patsubst v%,%,$(VERSION))
+NFPM       := go run github.com/goreleaser/nfpm/v2/cmd/nfpm@v2.45.2
+GORELEASER := go run github.com/goreleaser/goreleaser/v2@v2.15.1
 
-deb: sbom
-	rm -rf bin/deb
-	$(MAKE) --no-print-directory install DESTDIR=$(CURDIR)/bin/deb/root PREFIX=/usr
-	install -Dm 0644 -t bin/deb/root/usr/share/doc/mulligan bin/mulligan.cdx.json bin/mulligand.cdx.json
-	cmd/mulligand/deb/build bin/deb/root $(DEB_VERSION) bin/deb
+# What packages have besides the programs, in bin/stage.
+stage: man
+	rm -rf bin/stage
+	$(MAKE) --no-print-directory share DESTDIR=$(CURDIR)/bin/stage PREFIX=/usr
+	gzip -9n bin/stage/usr/share/man/man*/*
+	install -Dm0644 LICENSE bin/stage/usr/share/doc/mulligan/copyright
+	install -Dm0644 -t bin/stage/usr/share/doc/mulligan README.md
+	sed 's/@VERSION@/$(RELEASE)/' packaging/manifest.json >bin/stage/manifest.json
+	chmod -R u=rwX,go=rX bin/stage
+	find bin/stage -exec touch -hd "@$(SOURCE_DATE_EPOCH)" {} +
+	go build -o bin/stage/sbom ./packaging/sbom
+
+# The packages for this host's processor, in bin/packages; make deb makes Debian's alone.
+packages: deb rpm archlinux
+deb rpm archlinux: stage
+	mkdir -p bin/packages
+	go run ./packaging/nfpm packaging/goreleaser.yaml $(RELEASE) $(SOURCE_DATE_EPOCH) bin >bin/stage/nfpm.yaml
+	$(NFPM) package --config bin/stage/nfpm.yaml --packager $@ --target bin/packages
+
+# All that a release has, in bin/release, for x86-64 and ARM. RELEASE_URL is where its files will be, RELEASE_HOME the home page, and
+# RELEASE_NAME the name in the MCP registry, as com.example/mulligan. The cross compiler is Debian's gcc-aarch64-linux-gnu.
+release:
+	VERSION=$(RELEASE) $(GORELEASER) release --config packaging/goreleaser.yaml --snapshot --clean
+	packaging/registry bin/release $(RELEASE)
 
 sbom: build
-	go run ./cmd/mulligand/deb/sbom bin/mulligan $(VERSION) >bin/mulligan.cdx.json
-	go run ./cmd/mulligand/deb/sbom bin/mulligand $(VERSION) >bin/mulligand.cdx.json
+	go run ./packaging/sbom bin/mulligan $(VERSION) bin/mulligan.cdx.json
+	go run ./packaging/sbom bin/mulligand $(VERSION) bin/mulligand.cdx.json
 
 clean:
 	rm -rf bin docs/man

@@ -2,13 +2,14 @@
 // as a CycloneDX 1.5 document in JSON (cyclonedx.org). The same program gives the
 // same document.
 //
-//	sbom PROGRAM VERSION >PROGRAM.cdx.json
+//	sbom PROGRAM VERSION DOCUMENT
 package main
 
 import (
 	"debug/buildinfo"
 	"encoding/base64"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -19,11 +20,15 @@ import (
 )
 
 func main() {
-	if len(os.Args) != 3 {
-		fmt.Fprintln(os.Stderr, "usage: sbom PROGRAM VERSION")
+	if len(os.Args) != 4 {
+		fmt.Fprintln(os.Stderr, "usage: sbom PROGRAM VERSION DOCUMENT")
 		os.Exit(2)
 	}
-	if err := run(os.Args[1], os.Args[2], os.Stdout); err != nil {
+	f, err := os.Create(os.Args[3])
+	if err == nil {
+		err = errors.Join(run(os.Args[1], os.Args[2], f), f.Close())
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "sbom:", err)
 		os.Exit(1)
 	}
