@@ -53,7 +53,7 @@ type nothing struct{}
 // ask sends a request for path, with body as JSON unless it is nil, and decodes the answer.
 func ask[T any](ctx context.Context, c *Client, method, path string, body any) (T, error) {
 	var out T
-	resp, err := c.send(ctx, method, path, "application/json", body)
+	resp, err := c.send(ctx, method, path, accepted(ctx), body)
 	if err != nil {
 		return out, err
 	}
@@ -61,7 +61,14 @@ func ask[T any](ctx context.Context, c *Client, method, path string, body any) (
 	if resp.StatusCode >= 300 {
 		return out, c.refusal(ctx, resp)
 	}
-	if _, none := any(out).(nothing); none {
+	_, none := any(out).(nothing)
+	switch {
+	case isEvents(resp) && none:
+		return out, c.followProgress(ctx, resp, nil)
+	case isEvents(resp):
+		err = c.followProgress(ctx, resp, &out)
+		return out, err
+	case none:
 		return out, nil
 	}
 	err = c.decode(ctx, resp.Body, &out)

@@ -85,7 +85,10 @@ func noDaemon(socket string, err error) error {
 	e.Err = ErrNoDaemon
 	switch socket {
 	case HostSocket:
-		return e.WithHint("start it with `systemctl start mulligand`, or one of your own with `mulligand --user &`")
+		if os.Getuid() != 0 {
+			return e.WithHint("`mulligan init` in a project starts one of your own; the host's is started with `systemctl start mulligand`")
+		}
+		return e.WithHint("start it with `systemctl start mulligand`, or one of your own with `mulligan init` in a project")
 	case UserSocket():
 		return e.WithHint("start it with `mulligand --user &`")
 	}

@@ -14,7 +14,7 @@ func newApp(c *cli) *cobra.Command {
 		Short:   "Register, look at and change apps",
 		Example: "  mulligan app list\n  mulligan app add --slug shop --dir /srv/shop --db sqlite:shop.db",
 	}
-	cmd.AddCommand(newAppAdd(c), newAppList(c), newAppShow(c), newAppRemove(c), newAppSet(c))
+	cmd.AddCommand(c.lasting(newAppAdd(c)), newAppList(c), newAppShow(c), c.lasting(newAppRemove(c)), c.lasting(newAppSet(c)))
 	return group(cmd)
 }
 

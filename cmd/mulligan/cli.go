@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -21,13 +22,15 @@ import (
 // cli holds what all commands share: the global flags, standard input and the printer.
 type cli struct {
 	in          *os.File
+	stderr      *os.File // where progress is shown, if it is a terminal
 	out         *output.Printer
 	app, socket string
 	color       string
+	asleep      error // why the user's own daemon does not start, if so
 }
 
 // sleepers are the commands that need no daemon, or start it themselves.
-var sleepers = []string{"init", "doctor", "install", "uninstall", "version", "help", "completion", "man", "hook", "mulligan", "__complete", "__completeNoDesc"}
+var sleepers = []string{"init", "install", "uninstall", "version", "help", "completion", "man", "hook", "mulligan", "__complete", "__completeNoDesc"}
 
 // launcher returns what finds and starts the user's own daemon.
 func (c *cli) launcher() launch.Launcher {
@@ -44,7 +47,7 @@ func newCLI() *cli {
 	if width, _, err := term.GetSize(int(os.Stdout.Fd())); err == nil {
 		out.Width = width
 	}
-	return &cli{in: os.Stdin, out: out}
+	return &cli{in: os.Stdin, stderr: os.Stderr, out: out}
 }
 
 // setColour decides whether what is printed has colours: where --color says so, else on a terminal unless the environment says no
@@ -78,6 +81,9 @@ func run(ctx context.Context, c *cli, args []string) int {
 	}
 	if err == nil {
 		return exitDone
+	}
+	if errors.Is(err, ipc.ErrNoDaemon) && c.asleep != nil {
+		err = errors.Join(c.asleep, ipc.ErrNoDaemon) // the reason, instead of another daemon's advice
 	}
 	// The parser stops at a bad flag, so a --json after it is not set yet.
 	c.out.JSON = c.out.JSON || c.out.Events || slices.Contains(args, "--json") || slices.Contains(args, "--events")
@@ -141,7 +147,7 @@ func newRoot(c *cli, args []string) *cobra.Command {
 		if err := c.setColour(cmd); err != nil || slices.Contains(sleepers, cmd.Name()) {
 			return err
 		}
-		c.launcher().Wake(cmd.Context())
+		_, c.asleep = c.launcher().Wake(cmd.Context())
 		return nil
 	}
 	root.PersistentFlags().StringVar(&c.socket, "socket", "", "the daemon's socket `PATH`")
@@ -158,10 +164,10 @@ func newRoot(c *cli, args []string) *cobra.Command {
 	})
 	help := newHelp(root)
 	guide.Add(root,
-		guide.Group{Title: "Every day", Commands: []*cobra.Command{newInit(c), newCreate(c), newList(c), newUndo(c), newRedo(c), newRollback(c), newRewind(c)}},
-		guide.Group{Title: "Look", Commands: []*cobra.Command{newDiff(c), newShow(c), newTurns(c), newLog(c), newVerify(c), newStatus(c), newUI(c)}},
-		guide.Group{Title: "Forks", Commands: []*cobra.Command{newFork(c), newForks(c), newExec(c), newCompare(c), newBisect(c), newKeep(c), newDrop(c)}},
-		guide.Group{Title: "Apps and their checkpoints", Commands: []*cobra.Command{newApp(c), newPin(c), newUnpin(c), newDelete(c), newPrune(c), newRevert(c)}},
+		guide.Group{Title: "Every day", Commands: []*cobra.Command{c.lasting(newInit(c)), c.lasting(newCreate(c)), newList(c), newUndo(c), newRedo(c), newRollback(c), newRewind(c)}},
+		guide.Group{Title: "Look", Commands: []*cobra.Command{c.lasting(newDiff(c)), newShow(c), newTurns(c), newLog(c), c.lasting(newVerify(c)), newStatus(c), newUI(c)}},
+		guide.Group{Title: "Forks", Commands: []*cobra.Command{c.lasting(newFork(c)), newForks(c), newExec(c), c.lasting(newCompare(c)), c.lasting(newBisect(c)), c.lasting(newKeep(c)), c.lasting(newDrop(c))}},
+		guide.Group{Title: "Apps and their checkpoints", Commands: []*cobra.Command{newApp(c), newPin(c), newUnpin(c), c.lasting(newDelete(c)), c.lasting(newPrune(c)), c.lasting(newRevert(c))}},
 		guide.Group{Title: "Agents", Commands: []*cobra.Command{newInstall(c), newUninstall(c), newMCP(c), newHook(c)}},
 		guide.Group{Title: "This host", Commands: []*cobra.Command{newDoctor(c), newToken(c), newCompletion(c), newMan(c), newVersion(c), help}},
 	)

@@ -75,6 +75,7 @@ func (f *doctorCmd) options() (doctor.Options, error) {
 	o := doctor.Options{
 		Daemon: f.client(), Version: daemonVersion(), StateDir: dir, UID: os.Getuid(),
 		Backups: agents.Backups{Dir: filepath.Join(dir, "agents")}, HookLog: filepath.Join(dir, "hook.log"),
+		Asleep: f.asleep,
 	}
 	if o.Dir, err = os.Getwd(); err != nil {
 		o.Dir = "" // the folder is gone

@@ -177,9 +177,15 @@ func (f *hookCmd) reportEvent(ctx context.Context, reporter *agents.Reporter, na
 		return nil
 	}
 	err = reporter.Report(ctx, ev)
-	if ev.Kind == agents.TurnBegins && errors.Is(err, ipc.ErrNoDaemon) && f.launcher().Wake(ctx) {
-		reporter.Daemon = ipc.NewClient(ipc.FindSocket(f.socket))
-		err = reporter.Report(ctx, ev)
+	if ev.Kind == agents.TurnBegins && errors.Is(err, ipc.ErrNoDaemon) {
+		started, failed := f.launcher().Wake(ctx)
+		switch {
+		case started:
+			reporter.Daemon = ipc.NewClient(ipc.FindSocket(f.socket))
+			err = reporter.Report(ctx, ev)
+		case failed != nil:
+			err = failed
+		}
 	}
 	return err
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -36,6 +37,10 @@ Checkpoints at the first write of every turn of an agent's work are on unless yo
 switch them off there; with --yes they are off unless --auto is given. A folder that is
 an app already is left as it is.
 
+Your daemon starts with the first command after a reboot. Where systemd runs your session,
+init offers to have it start your daemon at every login as well: login=false in the answer
+switches that off, and --login switches it on where nothing is asked.
+
 A Postgres server of your own that serves such a URL is named, with how its checkpoints
 become marks in its log (mode physical).
 
@@ -44,10 +49,12 @@ unchanged), then the app's fields as mulligan app show prints them.`
 
 type initCmd struct {
 	*cli
-	slug string
-	yes  bool
-	auto bool
-	root string // what makes the folder the project's root; "" if the folder was named
+	slug    string
+	yes     bool
+	auto    bool
+	offered bool   // login can be chosen
+	login   bool   // the service manager starts the daemon at every login
+	root    string // what makes the folder the project's root; "" if the folder was named
 }
 
 func newInit(c *cli) *cobra.Command {
@@ -73,6 +80,7 @@ func newInit(c *cli) *cobra.Command {
 	cmd.Flags().StringVar(&f.slug, "slug", "", "the app's short name (default: the folder's)")
 	cmd.Flags().BoolVar(&f.yes, "yes", false, "don't ask")
 	cmd.Flags().BoolVar(&f.auto, "auto", false, "make a checkpoint by itself at the first write of every turn")
+	cmd.Flags().BoolVar(&f.login, "login", false, "have systemd start your daemon at every login")
 	return cmd
 }
 
@@ -95,8 +103,18 @@ func (f *initCmd) run(ctx context.Context, dir string) error {
 	}
 	f.printFindings(dir, found)
 	app := f.proposal(dir, found)
+	f.offered = (client == nil || client.Socket() != ipc.HostSocket) && f.launcher().AtLogin(ctx)
+	if f.login && !f.offered {
+		return errs.New(errs.Unsupported, "init", "--login: systemd does not run this session, or starts your daemon at login already").WithHint("leave it out; your daemon starts with the first command after a reboot")
+	}
+	f.login = f.login || f.offered && f.asks()
 	if err := f.ask(ctx, &app); err != nil {
 		return err
+	}
+	if f.login {
+		if err := f.launcher().Enable(ctx); err != nil {
+			return err
+		}
 	}
 	if client == nil {
 		if client, err = f.launcher().Start(ctx); err != nil {
@@ -220,6 +238,14 @@ func (f *initCmd) ask(ctx context.Context, app *ipc.App) error {
 		if words, err := values.Command(line); err == nil && len(words) == 1 {
 			line = words[0] // in quotes, as one writes it in a shell
 		}
+		if value, ok := strings.CutPrefix(line, "login="); ok && f.offered {
+			if on, err := strconv.ParseBool(value); err != nil {
+				f.out.Printf("login is true or false, not %s\n", f.out.Text(value))
+			} else {
+				f.login = on
+			}
+			continue
+		}
 		var change ipc.AppChange
 		tried := *app
 		tried.Databases = slices.Clone(app.Databases)
@@ -264,9 +290,17 @@ func (f *initCmd) printSettings(app ipc.App) {
 	case len(app.Run) > 0:
 		run = values.JoinWords(app.Run)
 	}
-	f.out.Fields([][2]string{
+	pairs := [][2]string{
 		{"checkpoints", automatic}, {"databases", f.out.Text(databases)}, {"health check", f.out.Text(health)}, {"stops and starts", f.out.Text(run)},
-	})
+	}
+	if f.offered {
+		login := "not at login, but with the first command after it (login=true: at login)"
+		if f.login {
+			login = "at every login, by systemd (login=false: with the first command after it)"
+		}
+		pairs = append(pairs, [2]string{"your daemon starts", login})
+	}
+	f.out.Fields(pairs)
 }
 
 // line reads a line from the terminal. At the end of the input it is "nothing", which is no consent.

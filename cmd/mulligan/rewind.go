@@ -83,7 +83,7 @@ func (f *rewindCmd) run(ctx context.Context, client *ipc.Client, ref string) err
 // home shows what a person who names no command wants to see: in an app's workspace the picker, else the help.
 func (c *cli) home(cmd *cobra.Command) error {
 	if c.interactive() {
-		c.launcher().Wake(cmd.Context())
+		_, c.asleep = c.launcher().Wake(cmd.Context())
 		if client, app, err := c.target(cmd.Context()); err == nil {
 			return (&rewindCmd{c}).run(cmd.Context(), client, app)
 		}

@@ -36,6 +36,8 @@ const (
 	forksPath       = appPath + "/forks"
 )
 
+const eventsOfLong = "with Accept: text/event-stream, where it takes long: `progress` events, then the answer as `answer`, or `error`"
+
 // routes returns all operations of the API.
 func (svc *Service) routes() []route {
 	const read, write, manage = ipc.ScopeRead, ipc.ScopeWrite, ipc.ScopeManage
@@ -53,20 +55,20 @@ func (svc *Service) routes() []route {
 		{pattern: "DELETE /api/tokens/{token}", about: "Revoke a token", local: true, status: http.StatusNoContent, serve: svc.deleteToken},
 
 		{pattern: "GET /api/apps", about: "The caller's apps", need: read, answer: ipc.AppList{}, serve: svc.getApps},
-		{pattern: "POST /api/apps", about: "Register an app", need: manage, body: ipc.App{}, status: http.StatusCreated, answer: ipc.App{}, serve: svc.postApp},
+		{pattern: "POST /api/apps", about: "Register an app", need: manage, body: ipc.App{}, status: http.StatusCreated, answer: ipc.App{}, serve: long(svc.postApp), events: eventsOfLong},
 		{pattern: "GET " + appPath, about: "One app", need: read, query: "gaps", answer: ipc.App{}, serve: svc.getApp},
-		{pattern: "PATCH " + appPath, about: "Change an app", need: manage, body: ipc.AppChange{}, answer: ipc.App{}, serve: svc.patchApp},
-		{pattern: "DELETE " + appPath, about: "Unregister an app", need: manage, query: "purge", status: http.StatusNoContent, serve: svc.deleteApp},
+		{pattern: "PATCH " + appPath, about: "Change an app", need: manage, body: ipc.AppChange{}, answer: ipc.App{}, serve: long(svc.patchApp), events: eventsOfLong},
+		{pattern: "DELETE " + appPath, about: "Unregister an app", need: manage, query: "purge", status: http.StatusNoContent, serve: long(svc.deleteApp), events: eventsOfLong},
 
 		{pattern: "GET " + checkpointsPath, about: "Checkpoints, newest first", need: read, query: "trigger limit before conversation", answer: ipc.CheckpointList{}, serve: svc.getCheckpoints},
-		{pattern: "POST " + checkpointsPath, about: "Make a checkpoint", need: write, body: ipc.CreateRequest{}, status: http.StatusCreated, answer: ipc.Checkpoint{}, serve: svc.postCheckpoint},
-		{pattern: "POST " + checkpointsPath + "/prune", about: "Apply the retention rules now", need: write, query: "dry_run", answer: ipc.PruneResult{}, serve: svc.postPrune},
+		{pattern: "POST " + checkpointsPath, about: "Make a checkpoint", need: write, body: ipc.CreateRequest{}, status: http.StatusCreated, answer: ipc.Checkpoint{}, serve: long(svc.postCheckpoint), events: eventsOfLong},
+		{pattern: "POST " + checkpointsPath + "/prune", about: "Apply the retention rules now", need: write, query: "dry_run", answer: ipc.PruneResult{}, serve: long(svc.postPrune), events: eventsOfLong},
 		{pattern: "GET " + checkpointPath, about: "One checkpoint", need: read, answer: ipc.Checkpoint{}, serve: svc.getCheckpoint},
-		{pattern: "DELETE " + checkpointPath, about: "Delete a checkpoint", need: write, status: http.StatusNoContent, serve: svc.deleteCheckpoint},
+		{pattern: "DELETE " + checkpointPath, about: "Delete a checkpoint", need: write, status: http.StatusNoContent, serve: long(svc.deleteCheckpoint), events: eventsOfLong},
 		{pattern: "POST " + checkpointPath + "/pin", about: "Keep a checkpoint for good", need: write, answer: ipc.Checkpoint{}, serve: svc.postPin},
 		{pattern: "POST " + checkpointPath + "/unpin", about: "Keep it no longer than others", need: write, answer: ipc.Checkpoint{}, serve: svc.postUnpin},
-		{pattern: "POST " + checkpointPath + "/verify", about: "Check what is stored of a checkpoint", need: read, answer: ipc.VerifyResult{}, serve: svc.postVerify},
-		{pattern: "GET " + checkpointPath + "/diff", about: "What differs from now, or from another checkpoint", need: read, query: "against path patch limit offset", answer: ipc.Diff{}, serve: svc.getDiff},
+		{pattern: "POST " + checkpointPath + "/verify", about: "Check what is stored of a checkpoint", need: read, answer: ipc.VerifyResult{}, serve: long(svc.postVerify), events: eventsOfLong},
+		{pattern: "GET " + checkpointPath + "/diff", about: "What differs from now, or from another checkpoint", need: read, query: "against path patch limit offset", answer: ipc.Diff{}, serve: long(svc.getDiff), events: eventsOfLong},
 		{pattern: "POST " + checkpointPath + "/rollback", about: "Take the app to a checkpoint, or where `undo` or `redo` in place of its id leads", need: write, body: ipc.RollbackRequest{}, answer: ipc.RollbackResult{},
 			events: "with Accept: text/event-stream, a `stage` event as each stage starts and ends, then `result`, or `error` where nothing was begun", serve: svc.postRollback},
 
@@ -80,20 +82,20 @@ func (svc *Service) routes() []route {
 		{pattern: "PUT " + appPath + "/conversations/{conversation}/checkpoint", about: "Move a conversation's checkpoint", need: write, body: ipc.SetCheckpoint{},
 			answer: ipc.ConversationCheckpoint{}, serve: svc.putConversationCheckpoint},
 		{pattern: "POST " + appPath + "/conversations/{conversation}/revert", about: "Undo what a conversation's messages, or one of its calls, wrote to files", need: write,
-			body: ipc.RevertRequest{}, answer: ipc.RevertResult{}, serve: svc.postRevert},
-		{pattern: "POST " + appPath + "/revert", about: "Undo what a turn or a call wrote to files", need: write, body: ipc.RevertRequest{}, answer: ipc.RevertResult{}, serve: svc.postRevert},
+			body: ipc.RevertRequest{}, answer: ipc.RevertResult{}, serve: long(svc.postRevert), events: eventsOfLong},
+		{pattern: "POST " + appPath + "/revert", about: "Undo what a turn or a call wrote to files", need: write, body: ipc.RevertRequest{}, answer: ipc.RevertResult{}, serve: long(svc.postRevert), events: eventsOfLong},
 
 		{pattern: "GET " + forksPath, about: "Forks of the app", need: read, answer: ipc.ForkList{}, serve: svc.forks.getForks},
-		{pattern: "POST " + forksPath, about: "Make forks of the app", need: write, body: ipc.ForkRequest{}, status: http.StatusCreated, answer: ipc.ForkList{}, serve: svc.forks.postForks},
+		{pattern: "POST " + forksPath, about: "Make forks of the app", need: write, body: ipc.ForkRequest{}, status: http.StatusCreated, answer: ipc.ForkList{}, serve: long(svc.forks.postForks), events: eventsOfLong},
 		{pattern: "POST " + forksPath + "/{fork}/keep", about: "Take the app to the present state of a fork, and drop the fork", need: write, body: ipc.KeepRequest{},
-			answer: ipc.RollbackResult{}, serve: svc.forks.postKeep},
+			answer: ipc.RollbackResult{}, serve: long(svc.forks.postKeep), events: eventsOfLong},
 		{pattern: "POST " + forksPath + "/{fork}/enter", about: "A connection, by its descriptor, to a process that runs commands inside of a fork", need: write, local: true,
 			status: http.StatusSwitchingProtocols, serve: svc.forks.postEnter},
 		{pattern: "POST " + forksPath + "/compare", about: "What forks changed since their origin, and how they are", need: write, body: ipc.CompareRequest{},
-			answer: ipc.Comparison{}, serve: svc.forks.postCompare},
+			answer: ipc.Comparison{}, serve: long(svc.forks.postCompare), events: eventsOfLong},
 		{pattern: "POST " + appPath + "/bisect", about: "Find the first checkpoint at which a command fails, in forks", need: write, body: ipc.BisectRequest{},
-			answer: ipc.BisectResult{}, serve: svc.forks.postBisect},
-		{pattern: "DELETE " + forksPath + "/{fork}", about: "Drop a fork and all that was made for it", need: write, status: http.StatusNoContent, serve: svc.forks.deleteFork},
+			answer: ipc.BisectResult{}, serve: long(svc.forks.postBisect), events: eventsOfLong},
+		{pattern: "DELETE " + forksPath + "/{fork}", about: "Drop a fork and all that was made for it", need: write, status: http.StatusNoContent, serve: long(svc.forks.deleteFork), events: eventsOfLong},
 
 		{pattern: "GET " + appPath + "/audit", about: "What was done to the app, newest first", need: read, query: "limit verify", answer: ipc.AuditList{}, serve: svc.getAudit},
 		{pattern: "GET " + appPath + "/events", about: "What happens to the app, live", need: read, events: "`checkpoint` (made, pinned, unpinned), `deleted`, `stage`, `rollback`, `revert` and `turn` events", serve: svc.getEvents},

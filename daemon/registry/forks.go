@@ -13,6 +13,7 @@ import (
 	"mulligan/daemon/store"
 	"mulligan/errs"
 	"mulligan/ipc"
+	"mulligan/snap"
 )
 
 // ClaimFork registers a fork whose record was made from its parent's, before anything of it is made. The record says that it is being made
@@ -149,6 +150,7 @@ func (svc *Service) RemoveFork(ctx context.Context, who ipc.Caller, a *app.App) 
 	if err := svc.opt.Failpoint.At("fork: stopped"); err != nil {
 		return err
 	}
+	snap.NewMeter(ctx, "removing the folder of the fork", "", 0)
 	if stays, err := svc.apps.RemoveForkFolder(ctx, a.Rec()); err != nil {
 		return err
 	} else if stays {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"mulligan/daemon/events"
+	"mulligan/daemon/layer"
 	"mulligan/daemon/settings"
 	"mulligan/ipc"
 	"mulligan/snap"
@@ -45,16 +46,18 @@ func (s *stageRunner) runAll(ctx context.Context, stages []stage) error {
 func (s *stageRunner) run(ctx context.Context, name ipc.StageName, do func(context.Context) (string, error)) error {
 	is := ipc.Stage{Stage: name, Status: ipc.StageRunning, TS: s.opt.Now().UTC()}
 	s.tell(is)
-	ctx = snap.WithProgress(ctx, func(words string) {
-		now := is
-		now.Notes = words
+	began := time.Now()
+	now := is
+	progress := layer.NewTeller(func(p ipc.Progress) {
+		now.Notes = p.Words()
 		s.tell(now)
 	})
-	began := time.Now()
+	ctx = snap.WithProgress(ctx, progress.Tell)
 	err := s.opt.Failpoint.At("stage " + string(name))
 	if err == nil {
 		is.Notes, err = do(ctx)
 	}
+	progress.End()
 	is.DurationMS = time.Since(began).Milliseconds()
 	is.Status = ipc.StageOK
 	switch {

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"mulligan/errs"
+	"mulligan/snap"
 )
 
 // Check checks all objects that are reachable from the root called name. It reads each node, and the header of each blob's
@@ -19,6 +20,7 @@ func (s *Store) Check(ctx context.Context, name string, full bool) error {
 	}
 	var broken []string
 	seen := map[Hash]bool{{}: true}
+	meter := snap.NewMeter(ctx, "stored objects read", "objects", 0)
 	for work := []Hash{root.Hash}; len(work) > 0; {
 		h := work[len(work)-1]
 		work = work[:len(work)-1]
@@ -30,6 +32,7 @@ func (s *Store) Check(ctx context.Context, name string, full bool) error {
 			return errs.Wrap(errs.Unavailable, op, err)
 		}
 		refs, err := s.checkObject(op, h, full)
+		meter.Add(1)
 		switch errs.KindOf(err) {
 		case "":
 			work = append(work, refs...)

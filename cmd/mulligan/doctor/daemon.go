@@ -2,10 +2,12 @@ package doctor
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
 	"mulligan/errs"
+	"mulligan/ipc"
 )
 
 // daemon checks that the daemon answers, and asks it for its state and apps.
@@ -16,6 +18,9 @@ func (e *exam) daemon(ctx context.Context) {
 	st, err := e.Daemon.Status(short)
 	if err != nil {
 		e.report.NoDaemon = err
+		if errors.Is(err, ipc.ErrNoDaemon) && e.Asleep != nil {
+			err = e.Asleep
+		}
 		e.add(about, "reachable", Problem, plain(err), errs.HintOf(err))
 		return
 	}

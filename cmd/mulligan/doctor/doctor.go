@@ -59,6 +59,7 @@ type Options struct {
 	Places  []agents.Place // where agents' settings are; the user's come first
 	Backups agents.Backups
 	HookLog string // the file to which hooks write their errors
+	Asleep  error  // why the user's own daemon does not start, if so
 }
 
 // exam is the state of one examination.

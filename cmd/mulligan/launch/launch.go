@@ -43,9 +43,24 @@ func (l Launcher) Connect(ctx context.Context) (*ipc.Client, error) {
 	return client, nil
 }
 
-// Start starts the user's daemon, mulligand, in a new session and waits
-// until it answers.
+// Start starts the user's daemon, and waits until it answers: by the service manager if that starts it at every login, else
+// as a process in a new session.
 func (l Launcher) Start(ctx context.Context) (*ipc.Client, error) {
+	client, err := l.start(ctx)
+	if err == nil && l.Started != nil {
+		l.Started(client.Socket())
+	}
+	return client, err
+}
+
+func (l Launcher) start(ctx context.Context) (*ipc.Client, error) {
+	if l.Socket == "" && os.Getenv("MULLIGAN_SOCKET") == "" {
+		if ours, err := startUnit(ctx); err != nil {
+			return nil, err
+		} else if ours {
+			return l.Connect(ctx)
+		}
+	}
 	program, err := findDaemon()
 	if err != nil {
 		return nil, err
@@ -66,11 +81,7 @@ func (l Launcher) Start(ctx context.Context) (*ipc.Client, error) {
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
-	client, err := l.await(ctx, ended, log.Name())
-	if err == nil && l.Started != nil {
-		l.Started(client.Socket())
-	}
-	return client, err
+	return l.await(ctx, ended, log.Name())
 }
 
 // await polls until the daemon answers, ends, or startTimeout is over. log is the path of its log.
@@ -98,23 +109,26 @@ func (l Launcher) await(ctx context.Context, ended <-chan error, log string) (*i
 }
 
 // Wake starts the user's own daemon if the user has one and it does not run, as after a reboot, and reports whether it did. A daemon
-// that a flag or the environment names is none of its business. If it fails, the command itself finds that there is no daemon.
-func (l Launcher) Wake(ctx context.Context) bool {
+// that a flag or the environment names is none of its business. Its error says why the user's daemon does not start; the host's
+// may still do.
+func (l Launcher) Wake(ctx context.Context) (started bool, err error) {
 	if l.Socket != "" || os.Getenv("MULLIGAN_SOCKET") != "" {
-		return false
+		return false, nil
 	}
 	dir, err := StateDir()
 	if err != nil {
-		return false
+		return false, nil
 	}
 	if _, err := os.Lstat(filepath.Join(dir, "mulligan.db")); err != nil {
-		return false // init never started one here
+		return false, nil // init never started one here
 	}
 	if _, err := l.Connect(ctx); !errors.Is(err, ipc.ErrNoDaemon) {
-		return false // it runs; or for root, the host's
+		return false, nil // it runs; or for root, the host's
 	}
-	_, err = l.Start(ctx)
-	return err == nil
+	if _, err := l.Start(ctx); err != nil {
+		return false, err
+	}
+	return true, nil
 }
 
 // findDaemon returns the path of mulligand, which is in the folder of this program or in PATH.

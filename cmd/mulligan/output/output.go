@@ -16,7 +16,7 @@ type Printer struct {
 	Stderr   io.Writer
 	Terminal bool // Stdout is a terminal, so the printer prints for people
 	JSON     bool // the user asked for the API's JSON
-	Events   bool // the user asked for what a rollback does, as lines of JSON, while it does it
+	Events   bool // the user asked for what a command does, as lines of JSON, while it does it
 	Colour   bool // the printer may colour what it prints
 	Width    int  // columns of the terminal; 0: no limit
 }
@@ -24,8 +24,9 @@ type Printer struct {
 // Writer keeps the first error of writing, so that printing code need not check
 // each call. The command checks Err at its end: output that a full disk cut off must not pass for success.
 type Writer struct {
-	w   io.Writer
-	err error
+	Before func() // unless nil, is called before every write
+	w      io.Writer
+	err    error
 }
 
 // NewWriter returns a Writer to w.
@@ -33,6 +34,9 @@ func NewWriter(w io.Writer) *Writer { return &Writer{w: w} }
 
 // Write writes data to the underlying writer and keeps the error, if it is the first.
 func (w *Writer) Write(data []byte) (int, error) {
+	if w.Before != nil {
+		w.Before()
+	}
 	n, err := w.w.Write(data)
 	if w.err == nil {
 		w.err = err

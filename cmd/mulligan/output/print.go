@@ -11,10 +11,14 @@ import (
 	"github.com/dustin/go-humanize"
 
 	"mulligan/errs"
+	"mulligan/ipc"
 )
 
-// PrintJSON prints v as JSON, indented on a terminal.
+// PrintJSON prints v as JSON, indented on a terminal; or as the last event, where events are wanted.
 func (p *Printer) PrintJSON(v any) error {
+	if p.Events {
+		return p.PrintEvent(ipc.EventResult, v)
+	}
 	enc := json.NewEncoder(p.Stdout)
 	if p.Terminal {
 		enc.SetIndent("", "  ")

@@ -10,10 +10,7 @@ import (
 
 // PrintReceipt prints the result of a rollback to the checkpoint id.
 func (p *Printer) PrintReceipt(id ipc.CheckpointID, res ipc.RollbackResult) error {
-	if p.Events {
-		return p.PrintEvent(ipc.EventResult, res)
-	}
-	if p.JSON {
+	if p.JSON || p.Events {
 		return p.PrintJSON(res)
 	}
 	if p.Terminal {

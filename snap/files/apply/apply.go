@@ -65,6 +65,7 @@ type job struct {
 	inPlace []*diff.Delta // files whose metadata alone was changed
 
 	touched map[string]bool // folders in which a name was added or removed; used by one goroutine
+	meter   *snap.Meter
 }
 
 // Begin begins a job that restores the deltas within sc. b gets the contents that it reads. whole means that an earlier job of
@@ -101,6 +102,7 @@ func (h *Job) Close() {
 // Run applies all deltas in this order: removals, folders, files, further names of files, and the times of folders. No step
 // undoes an earlier one.
 func (h *Job) Run() error {
+	h.meter = snap.NewMeter(h.ctx, "files put back", snap.UnitFiles, int64(len(h.deltas)))
 	steps := []struct {
 		name string
 		do   func() error
@@ -177,6 +179,9 @@ func (h *Job) removeAll() error {
 		}
 		if err := h.remove(d); err != nil {
 			return h.failed(d.Path, err)
+		}
+		if d.New == nil {
+			h.meter.Add(1)
 		}
 	}
 	return nil

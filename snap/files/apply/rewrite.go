@@ -54,7 +54,9 @@ func (h *Job) rewriteFiles() error {
 		h.expect(len(batch))
 		err := h.sideBySide(len(batch), func(w *Job, i int) (err error) {
 			done[i] = &staged{d: batch[i]}
-			done[i].f, err = w.rewrite(batch[i])
+			if done[i].f, err = w.rewrite(batch[i]); done[i].f != nil {
+				w.meter.Add(1)
+			}
 			return w.failed(batch[i].Path, err)
 		})
 		done = slices.DeleteFunc(done, func(s *staged) bool { return s == nil })

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mulligan/errs"
+	"mulligan/snap"
 	"mulligan/snap/beneath"
 	"mulligan/snap/files/diff"
 	"mulligan/snap/files/inode"
@@ -36,11 +37,12 @@ func (h *Job) Seed(from Source) (made int, err error) {
 	if err := h.makeFolders(); err != nil {
 		return 0, h.wrap(err)
 	}
+	meter := snap.NewMeter(h.ctx, "files copied", snap.UnitFiles, int64(len(h.deltas)))
 	var mu sync.Mutex
 	var known []copied
 	err = parallel.InRuns(len(h.deltas), func() (func(int) error, func()) {
 		s := &seeder{Job: &Job{job: h.job}, from: from}
-		return func(i int) error { return s.seed(&h.deltas[i]) }, func() {
+		return func(i int) error { defer meter.Add(1); return s.seed(&h.deltas[i]) }, func() {
 			mu.Lock()
 			defer mu.Unlock()
 			known = append(known, s.known...)

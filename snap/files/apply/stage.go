@@ -69,6 +69,7 @@ func (h *Job) stageAll(batch []*diff.Delta) ([]*staged, error) {
 	h.expect(len(batch))
 	err := h.sideBySide(len(batch), func(w *Job, i int) (err error) {
 		out[i], err = w.stage(batch[i])
+		w.meter.Add(1)
 		return w.failed(batch[i].Path, err)
 	})
 	out = slices.DeleteFunc(out, func(s *staged) bool { return s == nil })

@@ -39,6 +39,16 @@ type Cache struct {
 	fresh int // entries that the cache file lacks
 }
 
+// size returns the number of entries, which is about that of the workspace's files: 0 before the first walk.
+func (c *Cache) size() int64 {
+	if c == nil {
+		return 0
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return int64(len(c.known))
+}
+
 // Find copies link target, attributes and hash into e, and returns true, if the cache has them for st.
 func (c *Cache) Find(_ string, st inode.Stat, e *manifest.Entry) bool {
 	c.mu.Lock()

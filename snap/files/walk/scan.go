@@ -50,6 +50,7 @@ type Scan struct {
 	Top          *beneath.Root // the workspace, from which deep folders are opened
 	slots        chan struct{} // limits the goroutines beside the first
 	Files, bytes atomic.Int64
+	meter        *snap.Meter
 	mu           sync.Mutex
 	Seen         map[inode.ID]bool
 	warnings     map[string]bool
@@ -83,6 +84,7 @@ func (s *Scan) Run() (*manifest.Node, error) {
 	}
 	defer root.Close()
 	s.Top = root
+	s.meter = snap.NewMeter(s.Ctx, "files read", snap.UnitFiles, s.W.Cache.size())
 	n, began := &manifest.Node{}, time.Now()
 	err = s.ReadTree(root, ".", n)
 	if err == nil && s.OneMoment {
@@ -215,6 +217,7 @@ func (s *Scan) listing(dir *beneath.Root, path string, n *manifest.Node) error {
 		if err := s.Passes(p, err); err != nil {
 			return err
 		}
+		s.meter.Add(1)
 		n.Children = append(n.Children, kid)
 		bytes += min(st.Size, st.Blocks*512)
 	}

@@ -1,0 +1,143 @@
+package launch
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"mulligan/durable"
+	"mulligan/errs"
+)
+
+// Unit is the name of the unit with which a user's service manager runs the user's daemon.
+const Unit = "mulligand.service"
+
+// unitText is the unit; the daemon's program and the environment are put in.
+const unitText = `# Written by mulligan init. To take it back: systemctl --user disable --now mulligand, and remove this file.
+[Unit]
+Description=mulligan: checkpoints of your apps, and the way back to them
+
+[Service]
+Type=notify
+@ENVIRONMENT@ExecStart=@PROGRAM@ --user
+Restart=on-failure
+RestartSec=1
+# A clean stop waits for the operation under way; what a kill cuts short, the next start finishes or undoes.
+TimeoutStopSec=90
+TimeoutStartSec=infinity
+# Commands that the daemon supervises outlive a crash of it: the next start takes them over.
+KillMode=process
+
+[Install]
+WantedBy=default.target
+`
+
+// managerTimeout bounds a call of the user's service manager, besides starts: a manager that hangs holds up no command.
+const managerTimeout = 5 * time.Second
+
+// AtLogin reports whether the user's service manager can start the daemon at every login: there is one, and it does not so far. A
+// daemon at a socket or with a state folder of its own is nobody's default.
+func (l Launcher) AtLogin(ctx context.Context) bool {
+	if l.Socket != "" || os.Getenv("MULLIGAN_SOCKET") != "" || os.Getenv("MULLIGAN_STATE_DIR") != "" {
+		return false
+	}
+	path, err := unitPath()
+	if err != nil {
+		return false
+	}
+	if _, err := os.Lstat(path); err == nil {
+		return false
+	}
+	_, err = manager(ctx, "show-environment")
+	return err == nil
+}
+
+// Enable has the user's service manager start the daemon at every login. It starts none now.
+func (l Launcher) Enable(ctx context.Context) error {
+	const op = "start the daemon at login"
+	program, err := findDaemon()
+	if err != nil {
+		return err
+	}
+	path, err := unitPath()
+	if err == nil {
+		err = os.MkdirAll(filepath.Dir(path), 0o755)
+	}
+	if err != nil {
+		return errs.Wrap(errs.Failed, op, err)
+	}
+	environment := ""
+	if dir := os.Getenv("XDG_STATE_HOME"); filepath.IsAbs(dir) {
+		environment = "Environment=" + quote("XDG_STATE_HOME="+dir) + "\n"
+	}
+	text := strings.NewReplacer("@ENVIRONMENT@", environment, "@PROGRAM@", quote(program)).Replace(unitText)
+	if err := durable.WriteFile(path, []byte(text), 0o644); err != nil {
+		return errs.Wrap(errs.Failed, op, err)
+	}
+	for _, args := range [][]string{{"daemon-reload"}, {"enable", Unit}} {
+		if _, err := manager(ctx, args...); err != nil {
+			os.Remove(path) // else the next init would take it for done
+			return errs.Wrap(errs.Failed, op, err)
+		}
+	}
+	return nil
+}
+
+// startUnit has the service manager start the daemon if that is its work, and reports whether it is.
+func startUnit(ctx context.Context) (ours bool, err error) {
+	path, err := unitPath()
+	if err != nil {
+		return false, nil
+	}
+	if _, err := os.Lstat(path); err != nil {
+		return false, nil
+	}
+	if _, err := manager(ctx, "is-enabled", Unit); err != nil {
+		return false, nil // switched off, or a session without a manager
+	}
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	if _, err := run(ctx, "start", Unit); err != nil {
+		return true, errs.New(errs.Failed, opStart, "%s does not start: %v", Unit, err).WithHint("see `journalctl --user -u %s`", Unit)
+	}
+	return true, nil
+}
+
+func unitPath() (string, error) {
+	dir := os.Getenv("XDG_CONFIG_HOME")
+	if !filepath.IsAbs(dir) {
+		home, err := os.UserHomeDir()
+		if err != nil {
+			return "", err
+		}
+		dir = filepath.Join(home, ".config")
+	}
+	return filepath.Join(dir, "systemd", "user", Unit), nil
+}
+
+// manager asks the user's service manager something that is answered at once.
+func manager(ctx context.Context, args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, managerTimeout)
+	defer cancel()
+	return run(ctx, args...)
+}
+
+func run(ctx context.Context, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, "systemctl", append([]string{"--user", "--no-pager"}, args...)...)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil && stderr.Len() > 0 {
+		err = errs.New(errs.Failed, "systemctl --user "+args[0], "%s", strings.TrimSpace(stderr.String()))
+	}
+	return string(out), err
+}
+
+// quote writes a word as systemd reads it in a unit: its specifiers are not expanded.
+func quote(s string) string {
+	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, "%", "%%").Replace(s) + `"`
+}

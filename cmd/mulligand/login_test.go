@@ -1,0 +1,63 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"mulligan/systemd/systemdtest"
+)
+
+// TestStartsAtLogin has a user's systemd start the user's daemon: because init asked it to, with a command after a stop, and by itself
+// at the next login.
+func TestStartsAtLogin(t *testing.T) {
+	t.Parallel()
+	h := systemdtest.Boot(t)
+	user := h.StartUser(t)
+	// The manager of the test reads its units from one folder, which is the user's here.
+	home := filepath.Join(user.RuntimeDir, "home")
+	if err := os.MkdirAll(filepath.Join(home, ".config/systemd"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("../../../units", filepath.Join(home, ".config/systemd/user")); err != nil {
+		t.Fatal(err)
+	}
+	work := t.TempDir()
+	for _, name := range []string{"shop", "blog"} {
+		if err := os.Mkdir(filepath.Join(work, name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	client := filepath.Join(bin, "mulligan")
+	inside := func(dir, script string) (string, error) {
+		out, err := h.Exec("sh", "-c", `export XDG_RUNTIME_DIR=/run/user/0 HOME=/run/user/0/home DBUS_SESSION_BUS_ADDRESS=unix:path=/run/user/0/bus
+			unset MULLIGAN_SOCKET MULLIGAN_STATE_DIR XDG_STATE_HOME XDG_CONFIG_HOME; cd "$1" || exit; `+
+			strings.ReplaceAll(script, "mulligan ", `"$2" `), "sh", dir, client)
+		return strings.TrimSpace(string(out)), err
+	}
+	want := func(script, line string) {
+		t.Helper()
+		if got, err := inside(filepath.Join(work, "shop"), script); err != nil || !strings.Contains("\n"+got+"\n", "\n"+line+"\n") {
+			t.Fatalf("%s: %v, without %q:\n%s\n%s", script, err, line, got, h.Journal("mulligan-test-user.service"))
+		}
+	}
+	const state = `systemctl --user is-enabled mulligand; systemctl --user is-active mulligand` // "runtime", as its folder is in /run
+
+	want(`mulligan init --yes --login 2>&1`, "result\tadded")
+	want(state, "enabled-runtime\nactive")
+	want(`systemctl --user stop mulligand && mulligan status >/dev/null && `+state, "enabled-runtime\nactive")
+	if _, err := h.Exec("systemctl", "restart", "mulligan-test-user.service"); err != nil {
+		t.Fatalf("log in anew: %v\n%s", err, h.Journal("mulligan-test-user.service"))
+	}
+	want(`systemctl --user start default.target; systemctl --user is-active mulligand`, "active") // the login's end; the daemon is a part of it
+	want(`mulligan app list | cut -f1`, "shop")
+
+	out, err := inside(filepath.Join(work, "blog"), `mulligan init --yes --login 2>&1`)
+	if err == nil || !strings.Contains(out, "starts your daemon at login already") {
+		t.Errorf("a second time: %v %s", err, out)
+	}
+	if out, err = inside(filepath.Join(work, "blog"), `mulligan init --yes 2>&1`); err != nil || !strings.Contains(out, "result\tadded") {
+		t.Errorf("a second app: %v %s", err, out)
+	}
+}
