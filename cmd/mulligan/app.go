@@ -53,7 +53,7 @@ func (f *appListCmd) run(ctx context.Context) error {
 	for _, a := range apps {
 		rows = append(rows, []string{f.out.Text(a.Slug), f.out.Text(string(a.ID)), f.out.Text(a.State), f.out.Text(a.Owner), f.out.Text(a.Workspace)})
 	}
-	f.out.Table([]string{"SLUG", "APP", "STATE", "OWNER", "WORKSPACE"}, rows)
+	f.out.Table([]string{"SLUG", "APP", "STATE", "OWNER", "WORKSPACE"}, rows, "OWNER", "APP", "STATE")
 	return nil
 }
 

@@ -119,8 +119,8 @@ out.
 
 CP names a checkpoint: its id, the beginning of its id, N for the N-th newest (1 is
 the newest), a time for the newest made until then: '@{2 hours ago}', @14:30,
-@yesterday; or words of its turn's title or of its notes: 'login page'. The safety checkpoint of a rollback that was called off does not count:
-the app is what it holds.
+@yesterday; or words of its turn's title or of its notes: 'login page'. The safety
+checkpoint of a rollback that was called off does not count: the app is what it holds.
 
 On a terminal, lists are tables. In a pipe they are lines of fields, separated
 by tabs, without a header; "-" stands for nothing; times are RFC 3339, sizes are
@@ -174,6 +174,14 @@ func newRoot(c *cli, args []string) *cobra.Command {
 	root.CompletionOptions.DisableDefaultCmd = true // newCompletion is mulligan's own
 	root.SetHelpCommand(help)
 	group(root)
+	print := root.HelpFunc()
+	root.SetHelpFunc(func(cmd *cobra.Command, args []string) {
+		var text strings.Builder
+		cmd.SetOut(&text)
+		print(cmd, args)
+		cmd.SetOut(nil) // the root's
+		c.out.Print(c.out.Wrapped(text.String()))
+	})
 	// Not Command.Version with a template of its own: templates call methods by name, so the linker would keep every method of every
 	// type, two megabytes of them.
 	version := root.Flags().BoolP("version", "v", false, "print this program's version")

@@ -115,7 +115,7 @@ func (f *doctorCmd) print(r doctor.Report) error {
 			rows = append(rows, []string{"", "", "", "→ " + f.out.Text(c.Remedy)})
 		}
 	}
-	f.out.Table([]string{"ABOUT", "STATE", "NAME", "FINDING"}, rows)
+	f.out.Prose([]string{"ABOUT", "STATE", "NAME", "FINDING"}, rows)
 	return nil
 }
 

@@ -82,7 +82,7 @@ func (f *logCmd) print(list ipc.AuditList) {
 			f.out.Time(e.At), f.out.Text(e.Actor), f.out.Text(e.Action), f.out.Text(e.Target), f.out.Text(e.Result), f.out.Text(e.Reason),
 		})
 	}
-	f.out.Table([]string{"WHEN", "WHO", "ACTION", "TARGET", "RESULT", "REASON"}, rows)
+	f.out.Table([]string{"WHEN", "WHO", "ACTION", "TARGET", "RESULT", "REASON"}, rows, "WHO")
 	if c := list.Check; c != nil && c.OK {
 		f.out.Fields([][2]string{{"verified_entries", fmt.Sprint(c.Entries)}, {"head", c.Head}})
 	}

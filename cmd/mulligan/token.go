@@ -128,7 +128,7 @@ func (f *tokenListCmd) run(ctx context.Context) error {
 			f.expiry(t), f.out.Time(t.CreatedAt),
 		})
 	}
-	f.out.Table([]string{"TOKEN", "NAME", "OWNER", "SCOPES", "APPS", "EXPIRES", "MADE"}, rows)
+	f.out.Table([]string{"TOKEN", "NAME", "OWNER", "SCOPES", "APPS", "EXPIRES", "MADE"}, rows, "MADE", "OWNER")
 	return nil
 }
 

@@ -78,7 +78,7 @@ func (f *turnsCmd) run(ctx context.Context) error {
 	if f.ids {
 		header = append(header, "ID", "CONVERSATION", "MESSAGE")
 	}
-	f.out.Table(header, rows)
+	f.out.Table(header, rows, "CHECKPOINT", "AGENT")
 	return nil
 }
 

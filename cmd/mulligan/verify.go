@@ -63,7 +63,7 @@ func (f *verifyCmd) run(ctx context.Context, name string) error {
 		for _, w := range res.Warnings {
 			rows = append(rows, []string{string(id), "warning", "", f.out.Text(w)})
 		}
-		f.out.Table([]string{"CHECKPOINT", "RESULT", "LAYER", "WHAT"}, rows)
+		f.out.Prose([]string{"CHECKPOINT", "RESULT", "LAYER", "WHAT"}, rows)
 	}
 	if err == nil && !res.OK {
 		err = errs.New(errs.Corrupt, "verify", "%s is damaged: %s", id, output.Count(len(res.Problems), "problem")).

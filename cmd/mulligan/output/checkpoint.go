@@ -32,7 +32,7 @@ func (p *Printer) PrintCheckpoints(list []ipc.Checkpoint, numbered bool) {
 		}
 		rows = append(rows, row)
 	}
-	p.Table(header, rows)
+	p.Table(header, rows, "COMMIT", "PIN", "SIZE", "TRIGGER")
 }
 
 func (p *Printer) checkpointRow(cp ipc.Checkpoint) []string {

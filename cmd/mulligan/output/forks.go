@@ -32,7 +32,7 @@ func (p *Printer) PrintForks(list ipc.ForkList) error {
 		}
 		rows = append(rows, []string{p.Text(a.Fork.Name), p.Text(string(a.ID)), p.Text(a.State), p.Text(address), p.Text(a.Workspace), p.Text(string(a.Fork.Origin)), p.Time(a.CreatedAt), p.Text(a.Fork.Isolation)})
 	}
-	p.Table([]string{"FORK", "APP", "STATE", "ADDRESS", "FOLDER", "ORIGIN", "MADE", "ISOLATION"}, rows)
+	p.Table([]string{"FORK", "APP", "STATE", "ADDRESS", "FOLDER", "ORIGIN", "MADE", "ISOLATION"}, rows, "ISOLATION", "APP", "ORIGIN", "MADE", "STATE")
 	if !p.Terminal {
 		return nil
 	}
@@ -59,7 +59,7 @@ func (p *Printer) PrintComparison(res ipc.Comparison) error {
 		}
 		rows = append(rows, row)
 	}
-	p.Table([]string{"FORK", "STATE", "HEALTHY", "CREATED", "MODIFIED", "DELETED", "EXIT", "SECONDS"}, rows)
+	p.Table([]string{"FORK", "STATE", "HEALTHY", "CREATED", "MODIFIED", "DELETED", "EXIT", "SECONDS"}, rows, "SECONDS", "STATE")
 	for _, c := range res.Forks {
 		if p.Terminal {
 			p.comparedFork(c)

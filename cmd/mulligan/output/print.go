@@ -8,6 +8,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/charmbracelet/x/ansi"
 	"github.com/dustin/go-humanize"
 
 	"mulligan/errs"
@@ -36,16 +37,26 @@ func (p *Printer) PrintEvent(name string, data any) error {
 }
 
 // Table prints rows of fields. On a terminal the columns are aligned under
-// header, and the widest are cut where the terminal is too narrow; in a pipe tabs separate the fields and there is no header. The fields
-// must hold no control characters.
-func (p *Printer) Table(header []string, rows [][]string) {
+// header; where it is too narrow, spare columns are left out and then the widest cut. In a pipe tabs separate the fields and there is no
+// header. The fields must hold no control characters.
+func (p *Printer) Table(header []string, rows [][]string, spare ...string) {
+	p.table(header, rows, spare, false)
+}
+
+// Prose is a Table whose last column is text for people: where the terminal is too narrow, it goes on in further lines, and nothing of
+// it is cut.
+func (p *Printer) Prose(header []string, rows [][]string, spare ...string) {
+	p.table(header, rows, spare, true)
+}
+
+func (p *Printer) table(header []string, rows [][]string, spare Spare, wrap bool) {
 	if !p.Terminal {
 		for _, row := range rows {
 			p.Println(strings.Join(row, "\t"))
 		}
 		return
 	}
-	p.grid(append([][]string{header}, rows...), true)
+	p.grid(p.fit(append([][]string{header}, rows...), spare), true, wrap)
 }
 
 // Fields prints a line for each pair of a name and a value. On a terminal it
@@ -58,10 +69,24 @@ func (p *Printer) Fields(pairs [][2]string) {
 		return
 	}
 	w := tabwriter.NewWriter(p.Stdout, 0, 0, 2, ' ', 0)
-	for _, pair := range pairs {
-		if pair[1] != "-" {
-			fmt.Fprintf(w, "%s\t%s\n", label(pair[0]), pair[1])
+	room := p.Width
+	if room > 0 {
+		widest := 0
+		for _, pair := range pairs {
+			widest = max(widest, ansi.StringWidth(label(pair[0])))
 		}
+		room = max(narrowest, room-widest-gap)
+	}
+	for _, pair := range pairs {
+		if pair[1] == "-" {
+			continue
+		}
+		// A long word, such as a hash, stays whole.
+		value := pair[1]
+		if room > 0 {
+			value = strings.ReplaceAll(ansi.Wordwrap(value, room, ""), "\n", "\n\t")
+		}
+		fmt.Fprintf(w, "%s\t%s\n", label(pair[0]), value)
 	}
 	_ = w.Flush() // p.Stdout keeps the error
 }
