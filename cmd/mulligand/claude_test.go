@@ -144,13 +144,14 @@ func claudeTurn(t *testing.T, d *daemonProcess) ipc.Turn {
 type model struct {
 	*httptest.Server
 	ws         string
+	command    string // what it runs with Bash
 	beforeEdit func() // is called when it asks for the edit
 	mu         sync.Mutex
 	seen       strings.Builder
 }
 
 func newModel(t *testing.T, ws string, beforeEdit func()) *model {
-	m := &model{ws: ws, beforeEdit: beforeEdit}
+	m := &model{ws: ws, command: "echo by bash >bash.txt", beforeEdit: beforeEdit}
 	m.Server = httptest.NewServer(m)
 	t.Cleanup(m.Close)
 	return m
@@ -198,7 +199,7 @@ func (m *model) answer(w http.ResponseWriter, body []byte) {
 		done := func(id string) bool { return strings.Contains(string(body), `"tool_use_id":"`+id+`"`) }
 		switch {
 		case !done("toolu_bash"):
-			use("toolu_bash", "Bash", map[string]any{"command": "echo by bash >bash.txt", "description": "Write a file"})
+			use("toolu_bash", "Bash", map[string]any{"command": m.command, "description": "Write a file"})
 		case !done("toolu_read"): // Edit wants a file to be read first
 			use("toolu_read", "Read", map[string]any{"file_path": file})
 		case !done("toolu_edit"):
