@@ -78,7 +78,7 @@ func (r *Reporter) beginTurn(ctx context.Context, ev Event) error {
 
 // errAutoOff is why turns of an app without automatic checkpoints have none. The daemon records them all the same.
 var errAutoOff = errs.New(errs.Unsupported, "begin turn", "automatic checkpoints are off for this app").
-	WithHint("mulligan app set auto=true")
+	WithHint("`mulligan app set auto=true`")
 
 // Lacks returns a line for the person if a turn that begins with ev has no checkpoint, because reporting it ended with err or the app
 // asks for none; else "". It returns the line once in a conversation, until a turn is reported well.

@@ -142,7 +142,7 @@ func (e *Engine) failure(what string, err error) error {
 		kind = errs.Unavailable
 	case errors.Is(err, errNotRoot):
 		err = fmt.Errorf("the engine at %s: %w", e.socket, errNotRoot)
-		kind, hint = errs.Unsupported, "leave out volumes, or protect the app with a daemon of your own: mulligand --user"
+		kind, hint = errs.Unsupported, "leave out volumes, or protect the app with a daemon of your own: `mulligand --user`"
 	case errors.Is(err, os.ErrPermission):
 		kind, hint = errs.Denied, fmt.Sprintf("who may use %s is decided by its owner and group; see ls -l %[1]s", e.socket)
 		err = os.ErrPermission

@@ -166,7 +166,7 @@ func (p *Project) remarks(ctx context.Context, list []found) ([]string, error) {
 	}
 	for _, m := range labelled {
 		if !slices.ContainsFunc(p.cfg.Members, func(mine Member) bool { return mine.Name == m.Name }) {
-			words = append(words, fmt.Sprintf("container %s says that it is of %s, and was not there when that was configured; it is left alone (mulligan app set unit=%[2]s takes it in)", m.Name, p.cfg.Unit))
+			words = append(words, fmt.Sprintf("container %s says that it is of %s, and was not there when that was configured; it is left alone (`mulligan app set unit=%[2]s` takes it in)", m.Name, p.cfg.Unit))
 		}
 	}
 	return words, nil
@@ -175,9 +175,9 @@ func (p *Project) remarks(ctx context.Context, list []found) ([]string, error) {
 // makeAgain says how a container that is gone comes back.
 func (p *Project) makeAgain() string {
 	if project, _, err := ParseName(p.cfg.Unit); err == nil && project != "" {
-		return fmt.Sprintf("docker compose -p %s up -d --no-start makes it anew, and mulligan app set unit=%s accepts what is there now", project, p.cfg.Unit)
+		return fmt.Sprintf("docker compose -p %s up -d --no-start makes it anew, and `mulligan app set unit=%s` accepts what is there now", project, p.cfg.Unit)
 	}
-	return "make it anew, or name another unit: mulligan app set unit=container:NAME"
+	return "make it anew, or name another unit: `mulligan app set unit=container:NAME`"
 }
 
 // whole returns an error if a member is gone, or would be after a stop.
@@ -189,7 +189,7 @@ func (p *Project) whole(list []found) error {
 			gone = append(gone, f.Name)
 		case f.now.HostConfig.AutoRemove:
 			return errs.New(errs.Unsupported, "", "container %s was made with --rm: the engine would remove it at its stop", f.Name).
-				WithHint("make it without --rm, and then: mulligan app set unit=%s", p.cfg.Unit)
+				WithHint("make it without --rm, and then: `mulligan app set unit=%s`", p.cfg.Unit)
 		}
 	}
 	if len(gone) == 0 {

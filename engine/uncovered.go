@@ -55,9 +55,9 @@ func uncoveredMount(of, kind, volume, source, at, workspace string) Uncovered {
 	case mount.TypeVolume:
 		if isAnonymous(volume) {
 			return Uncovered{fmt.Sprintf("The volume without a name at %s in container %s is not captured.", at, of),
-				"give it a name in the compose file, or name it by its id: mulligan app set volumes=…," + volume}
+				"give it a name in the compose file, or name it by its id: `mulligan app set volumes=…," + volume + "`"}
 		}
-		return Uncovered{fmt.Sprintf("The volume %s, at %s in container %s, is not captured.", volume, at, of), "name it, too: mulligan app set volumes=…," + volume}
+		return Uncovered{fmt.Sprintf("The volume %s, at %s in container %s, is not captured.", volume, at, of), "name it, too: `mulligan app set volumes=…," + volume + "`"}
 	case mount.TypeBind:
 		if source == workspace || strings.HasPrefix(source, workspace+"/") || strings.HasSuffix(source, ".sock") {
 			return Uncovered{}

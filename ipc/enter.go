@@ -184,7 +184,7 @@ func RunInside(conn *net.UnixConn, c Command, signals <-chan os.Signal) (status 
 	}()
 	var a InsideAnswer
 	if err := json.NewDecoder(conn).Decode(&a); err != nil {
-		return 0, errs.New(errs.Unavailable, opEnter, "the fork ended").WithHint("start it again: mulligan forks shows its state")
+		return 0, errs.New(errs.Unavailable, opEnter, "the fork ended").WithHint("start it again: `mulligan forks` shows its state")
 	}
 	if a.Problem != "" {
 		return 0, errs.New(errs.Failed, opEnter, "%s", a.Problem)

@@ -55,6 +55,7 @@ func outOf(cp ipc.Checkpoint, app ipc.App, next string) checkpointOut {
 	if cp.DBSnapshots == nil {
 		cp.DBSnapshots = []ipc.DBSnapshot{}
 	}
+	cp.Warnings, cp.Damaged = wording(app.ID).texts(cp.Warnings), wording(app.ID).text(cp.Damaged)
 	return checkpointOut{checkpointFields(cp), sessionToken(app), next}
 }
 
@@ -145,6 +146,7 @@ func (t tools) list(ctx context.Context, _ *mcp.CallToolRequest, in listIn) (*mc
 		}
 		last = cp.ID
 		if in.Details {
+			cp.Warnings, cp.Damaged = wording(app.ID).texts(cp.Warnings), wording(app.ID).text(cp.Damaged)
 			out.Checkpoints = append(out.Checkpoints, numbered{n, checkpointFields(cp)})
 		} else {
 			out.Checkpoints = append(out.Checkpoints, lineOf(n, cp))

@@ -60,7 +60,7 @@ func (t tools) setConversation(ctx context.Context, _ *mcp.CallToolRequest, in s
 		return nil, setOut{}, failed(err, what)
 	}
 	next := callOf("revert_conversation_writes", app.ID, "conversation_id", in.Conversation) + " undoes what is written after it"
-	return nil, setOut{c.ConversationID, c.MessageID, append([]string{}, c.Warnings...), sessionToken(app), next}, nil
+	return nil, setOut{c.ConversationID, c.MessageID, append([]string{}, wording(app.ID).texts(c.Warnings)...), sessionToken(app), next}, nil
 }
 
 func (t tools) revert(ctx context.Context, _ *mcp.CallToolRequest, in revertIn) (*mcp.CallToolResult, revertOut, error) {
@@ -79,7 +79,7 @@ func (t tools) revert(ctx context.Context, _ *mcp.CallToolRequest, in revertIn) 
 	out := revertOut{
 		RestoredPaths: first(res.RestoredPaths), RestoredTotal: len(res.RestoredPaths), MergedPaths: first(res.MergedPaths),
 		Conflicts: first(res.Conflicts), ConflictsTotal: len(res.Conflicts), SafetyCheckpoint: res.SafetyCheckpoint,
-		Warnings: first(res.Warnings), DryRun: res.DryRun, SessionToken: sessionToken(app),
+		Warnings: first(wording(app.ID).texts(res.Warnings)), DryRun: res.DryRun, SessionToken: sessionToken(app),
 	}
 	out.Next = nextOfRevert(app, what, res)
 	return nil, out, nil
@@ -91,7 +91,7 @@ func first[T any](list []T) []T { return append([]T{}, list[:min(len(list), maxP
 func nextOfRevert(app ipc.App, what invocation, res ipc.RevertResult) string {
 	left := ""
 	if n := len(res.Conflicts); n > 0 {
-		left = fmt.Sprintf("%d left alone: repair them by hand, or ask the user to run `mulligan revert … --force`; ", n)
+		left = fmt.Sprintf("%d left alone: repair them by hand, or ask the user to revert them with force; ", n)
 	}
 	switch {
 	case res.DryRun:

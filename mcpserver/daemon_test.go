@@ -176,7 +176,7 @@ func (s *script) delete(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if s.cps[i].Pinned {
-		return errs.New(errs.Pinned, "delete", "%s is pinned", s.cps[i].ID).WithHint("mulligan unpin %s", s.cps[i].ID)
+		return errs.New(errs.Pinned, "delete", "%s is pinned", s.cps[i].ID).WithHint("`mulligan unpin %s`", s.cps[i].ID)
 	}
 	s.cps = slices.Delete(s.cps, i, i+1)
 	w.WriteHeader(http.StatusNoContent)
@@ -221,7 +221,7 @@ func (s *script) rollback(w http.ResponseWriter, r *http.Request) error {
 		return errs.New(errs.Expired, "rollback", "%s expired", cp.ID)
 	case "others":
 		if !req.Force {
-			return errs.New(errs.Conflict, "rollback", "it would also undo turn t in session s").WithHint("mulligan revert --conversation ID")
+			return errs.New(errs.Conflict, "rollback", "it would also undo turn t in session s").WithHint("`mulligan revert --conversation ID` undoes the writes of one session only")
 		}
 	case "busy":
 		return errs.New(errs.Busy, "rollback", "another rollback of shop runs")

@@ -54,16 +54,22 @@ func (t tools) diff(ctx context.Context, _ *mcp.CallToolRequest, in diffIn) (*mc
 		return nil, diffOut{}, failed(err, what)
 	}
 	shorten(d.Changes)
-	out := diffOut{d.From, d.To, append([]ipc.DiffChange{}, d.Changes...), d.Total, append([]string{}, d.Unknown...), d.Unreadable, sessionToken(app), ""}
+	out := diffOut{d.From, d.To, append([]ipc.DiffChange{}, d.Changes...), d.Total, append([]string{}, d.Unknown...), wording(app.ID).texts(d.Unreadable), sessionToken(app), ""}
 	switch {
 	case d.Total > len(d.Changes):
-		out.Next = fmt.Sprintf("%d more changed: name paths, or run `mulligan diff %s --app %s --name-status`", d.Total-len(d.Changes), d.From, app.Slug)
+		out.Next = fmt.Sprintf("%d more changed: %s shows those below a path", d.Total-len(d.Changes), pathsOf(what, "…"))
 	case d.Total == 0:
 		out.Next = toolCall("list_checkpoints", app.ID, "") + " shows other checkpoints to compare with"
 	default:
 		out.Next = toolCall("rollback_app", app.ID, in.Checkpoint) + " goes back there; with scope, only for the paths that it names"
 	}
 	return nil, out, nil
+}
+
+// pathsOf returns the text of a call of diff_checkpoint for a path.
+func pathsOf(what invocation, path string) string {
+	what.more = "paths=['" + quoted(path) + "']"
+	return what.again()
 }
 
 // shorten drops the diffs that would make the answer too long.

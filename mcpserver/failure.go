@@ -40,12 +40,61 @@ type invocation struct {
 	appKnown   bool      // the app exists
 	checkpoint ipc.CheckpointID
 	names      bool     // the call names a checkpoint
+	found      bool     // the name of the checkpoint was understood
 	rest       []string // names and values of further arguments
+	scope      []string
+	without    []string
+	start      *bool
+	more       string   // further arguments, as they are written
+	others     []string // the slugs of the caller's apps, if the app is not known
 }
 
 // again returns the text of the call.
 func (i invocation) again() string {
-	return callOf(i.tool, i.app, append([]string{"checkpoint_id", string(i.checkpoint)}, i.rest...)...)
+	call := callOf(i.tool, i.app, append([]string{"checkpoint_id", string(i.checkpoint)}, i.rest...)...)
+	var more []string
+	for _, list := range []struct {
+		name   string
+		values []string
+	}{{"scope", i.scope}, {"without", i.without}} {
+		if len(list.values) > 0 {
+			more = append(more, list.name+"=["+quotedList(list.values)+"]")
+		}
+	}
+	if i.start != nil {
+		more = append(more, fmt.Sprintf("start=%t", *i.start))
+	}
+	if i.more != "" {
+		more = append(more, i.more)
+	}
+	if len(more) == 0 {
+		return call
+	}
+	call = strings.TrimSuffix(call, ")")
+	if !strings.HasSuffix(call, "(") {
+		call += ", "
+	}
+	return call + strings.Join(more, ", ") + ")"
+}
+
+// corrected returns the text of the call with a place for another scope, if it has one.
+func (i invocation) corrected() string {
+	if len(i.scope) > 0 {
+		i.scope = []string{"…"}
+	}
+	if len(i.without) > 0 {
+		i.without = []string{"…"}
+	}
+	return i.again()
+}
+
+// quotedList returns values in quotation marks, with commas between them.
+func quotedList(values []string) string {
+	var all []string
+	for _, v := range values {
+		all = append(all, "'"+quoted(v)+"'")
+	}
+	return strings.Join(all, ", ")
 }
 
 // elsewhere returns the text of the call for another app.
@@ -60,7 +109,7 @@ func onCheckpoint(tool string, app ipc.AppID, cp ipc.CheckpointID) invocation {
 
 // failed returns the answer for the call what, which failed with err.
 func failed(err error, what invocation) error {
-	return &failure{ipc.Body(err), nextAfter(err, what)}
+	return &failure{bodyOf(err, what), nextAfter(err, what)}
 }
 
 // failedOrNil does the same as failed, and returns nil for a nil err.
@@ -71,17 +120,38 @@ func failedOrNil(err error, what invocation) error {
 	return failed(err, what)
 }
 
+// bodyOf returns err in the API's form, in words for a model.
+func bodyOf(err error, what invocation) ipc.ErrorBody {
+	body := ipc.Body(err)
+	body.Message, body.Hint = wording(what.app).text(body.Message), wording(what.app).text(body.Hint)
+	switch {
+	case errors.Is(err, ipc.ErrNoDaemon):
+		body.Hint = noDaemon
+	case !what.appKnown && (body.Kind == errs.NotFound || body.Kind == errs.Conflict):
+		body.Hint = "" // what comes next says it with the names of the user's apps
+	}
+	return body
+}
+
+const noDaemon = "ask the user to start mulligan's daemon, mulligand"
+
 // nextAfter returns the next call after err.
 func nextAfter(err error, what invocation) string {
 	app := what.app
 	again := what.again()
 	list := toolCall("list_checkpoints", app, "")
-	hint := errs.HintOf(err)
+	hint := wording(app).text(errs.HintOf(err))
+	known := ""
+	if len(what.others) > 0 {
+		known = " (the user's apps are " + strings.Join(what.others, ", ") + ")"
+	}
 	switch kind := errs.KindOf(err); {
 	case errors.Is(err, ipc.ErrNoDaemon):
-		return hint + ", then " + again
+		return noDaemon + ", then " + again
 	case kind == errs.Pinned:
 		return fmt.Sprintf("pin_checkpoint(app_id='%s', checkpoint_id='%s', pinned=false) first, then %s", app, what.checkpoint, again)
+	case (kind == errs.NotFound || kind == errs.Invalid) && len(what.scope)+len(what.without) > 0 && (what.found || what.appKnown && !what.names) && hint != "":
+		return hint + "; then " + what.corrected()
 	case kind == errs.NotFound && what.appKnown && len(what.rest) > 0:
 		return strings.TrimSuffix(callOf("list_checkpoints", app, "trigger", "agent"), ")") + ", details=true) names conversations and their messages"
 	case kind == errs.Conflict && what.appKnown && hint != "":
@@ -89,17 +159,19 @@ func nextAfter(err error, what invocation) string {
 	case kind == errs.NotFound && what.appKnown, kind == errs.Expired, kind == errs.Corrupt:
 		return list + " shows which checkpoints there are"
 	case kind == errs.NotFound && app != "":
-		return "leave app_id out inside the app's workspace, or give one that `mulligan app list` shows: " + what.elsewhere()
-	case kind == errs.NotFound, kind == errs.Conflict && app == "":
-		return "give an app_id that `mulligan app list` shows, or register this folder with `mulligan init`: " + what.elsewhere()
+		return "leave app_id out inside the app's workspace, or give that of an app" + known + ": " + what.elsewhere()
+	case kind == errs.NotFound:
+		return "ask the user to protect this folder with mulligan, or give the app_id of an app" + known + ": " + what.elsewhere()
+	case kind == errs.Conflict && app == "":
+		return "give the app_id of one of them: " + what.elsewhere()
 	case kind == errs.Busy:
 		return "wait for it to end, then " + again
-	case kind == errs.Invalid && what.names && what.appKnown:
+	case kind == errs.Invalid && what.names && what.appKnown && !what.found:
 		return list + " shows the ids"
 	case hint != "":
 		return hint + "; then " + again
 	case kind == errs.Failed, kind == errs.Internal, kind == errs.Unsupported:
-		return "`mulligan doctor` says what this host lacks; then " + again
+		return "ask the user to see what this host lacks; then " + again
 	}
 	return list
 }

@@ -123,6 +123,10 @@ func (t tools) compare(ctx context.Context, _ *mcp.CallToolRequest, in compareIn
 		return nil, compareOut{}, failedFork(err, what)
 	}
 	out := compareOut{Forks: res.Forks, SessionToken: sessionToken(app), Next: callOf("fork_app", app.ID) + " makes a fork"}
+	for i := range res.Forks {
+		f := &res.Forks[i]
+		f.Unreadable, f.Unknown = wording(app.ID).texts(f.Unreadable), wording(app.ID).texts(f.Unknown)
+	}
 	for _, f := range slices.Backward(res.Forks) { // the first good one is named
 		if (f.Healthy == nil || *f.Healthy) && (f.Command == nil || f.Command.ExitCode == 0 && f.Command.Problem == "") {
 			out.Next = callOf("keep_fork", app.ID, "name", f.Name) + " takes the app to this fork's state"
@@ -132,11 +136,11 @@ func (t tools) compare(ctx context.Context, _ *mcp.CallToolRequest, in compareIn
 }
 
 func forksOf(app ipc.App, list ipc.ForkList) forksOut {
-	out := forksOut{Forks: []forkOut{}, SessionToken: sessionToken(app)}
+	out, w := forksOut{Forks: []forkOut{}, SessionToken: sessionToken(app)}, wording(app.ID)
 	for _, f := range list.Forks {
 		out.Forks = append(out.Forks, forkOut{
 			Name: f.Fork.Name, App: f.ID, State: f.State, Folder: f.Workspace, Origin: f.Fork.Origin,
-			Isolation: f.Fork.Isolation, Ports: append([]ipc.ForkPort{}, f.Fork.Ports...), Notes: f.Fork.Notes, Problems: f.Problems,
+			Isolation: f.Fork.Isolation, Ports: append([]ipc.ForkPort{}, f.Fork.Ports...), Notes: w.texts(f.Fork.Notes), Problems: w.texts(f.Problems),
 		})
 	}
 	return out
@@ -144,7 +148,7 @@ func forksOf(app ipc.App, list ipc.ForkList) forksOut {
 
 // keep answers with the receipt of a rollback, as rollback does.
 func (t tools) keep(ctx context.Context, req *mcp.CallToolRequest, in keepIn) (*mcp.CallToolResult, rollbackOut, error) {
-	what := invocation{tool: "keep_fork", app: in.App, rest: []string{"name", in.Name}}
+	what := invocation{tool: "keep_fork", app: in.App, rest: []string{"name", in.Name}, scope: in.Scope}
 	app, err := t.app(ctx, &what)
 	if err != nil {
 		return nil, rollbackOut{}, failedFork(err, what)
@@ -156,7 +160,7 @@ func (t tools) keep(ctx context.Context, req *mcp.CallToolRequest, in keepIn) (*
 	if err != nil && len(res.Stages) == 0 { // the rollback did not begin
 		return nil, rollbackOut{}, failedFork(err, what)
 	}
-	res.Normalize()
+	reword(app, &res)
 	switch {
 	case in.DryRun && err == nil:
 		res.Next = what.again() + " does it"
@@ -166,7 +170,7 @@ func (t tools) keep(ctx context.Context, req *mcp.CallToolRequest, in keepIn) (*
 	if err == nil {
 		return nil, rollbackOut{receiptFields(res), sessionToken(app)}, nil
 	}
-	body := ipc.Body(err)
+	body := bodyOf(err, what)
 	res.Error = &body
 	return &mcp.CallToolResult{IsError: true}, rollbackOut{receiptFields(res), sessionToken(app)}, nil
 }
@@ -185,8 +189,8 @@ func (t tools) drop(ctx context.Context, _ *mcp.CallToolRequest, in dropIn) (*mc
 
 // failedFork returns the answer for a failed call that names a fork.
 func failedFork(err error, what invocation) error {
-	f := &failure{ipc.Body(err), nextAfter(err, what)}
-	if what.appKnown && f.Body.Kind == errs.NotFound {
+	f := &failure{bodyOf(err, what), nextAfter(err, what)}
+	if what.appKnown && f.Body.Kind == errs.NotFound && len(what.scope) == 0 {
 		f.Next = callOf("list_forks", what.app) + " shows the forks there are"
 	}
 	return f

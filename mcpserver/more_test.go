@@ -33,7 +33,7 @@ func TestDiff(t *testing.T) {
 	}
 	a = call(t, cs, "diff_checkpoint", map[string]any{"checkpoint_id": many})
 	if cs := a.Fields["changes"].([]any); len(cs) != 50 || cs[0].(map[string]any)["patch"] != nil || a.Fields["changes_total"] != 70.0 ||
-		!strings.HasPrefix(a.text("next"), "20 more changed: name paths, or run `mulligan diff") {
+		!strings.HasPrefix(a.text("next"), "20 more changed: diff_checkpoint(app_id='app-1', checkpoint_id='cp-000000000002', paths=['…'])") {
 		t.Errorf("%d changes: %s", len(cs), a.text("next"))
 	}
 	if a = call(t, cs, "diff_checkpoint", map[string]any{"checkpoint_id": none}); len(a.Fields["changes"].([]any)) != 0 {

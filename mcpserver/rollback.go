@@ -33,6 +33,7 @@ type receiptFields ipc.RollbackResult
 // which says what happened to the app.
 func (t tools) rollback(ctx context.Context, req *mcp.CallToolRequest, in rollbackIn) (*mcp.CallToolResult, rollbackOut, error) {
 	what := onCheckpoint("rollback_app", in.App, in.Checkpoint)
+	what.scope, what.without, what.start = in.Scope, in.Without, in.Start
 	app, err := t.app(ctx, &what)
 	if err != nil {
 		return nil, rollbackOut{}, failed(err, what)
@@ -49,14 +50,32 @@ func (t tools) rollback(ctx context.Context, req *mcp.CallToolRequest, in rollba
 	if err != nil && len(res.Stages) == 0 { // the rollback did not begin
 		return nil, rollbackOut{}, failed(err, what)
 	}
-	res.Normalize()
-	res.Next = nextOfRollback(app, in, res)
+	reword(app, &res)
+	res.Next = nextOfRollback(app, what, res)
 	if err == nil {
 		return nil, rollbackOut{receiptFields(res), sessionToken(app)}, nil
 	}
-	body := ipc.Body(err)
+	body := bodyOf(err, what)
 	res.Error = &body
 	return &mcp.CallToolResult{IsError: true}, rollbackOut{receiptFields(res), sessionToken(app)}, nil
+}
+
+// reword puts what the daemon says in a receipt into words for a model, and makes lists that are nil empty.
+func reword(app ipc.App, res *ipc.RollbackResult) {
+	w := wording(app.ID)
+	res.Warnings, res.NextActions, res.PutBack = w.texts(res.Warnings), w.texts(res.NextActions), w.texts(res.PutBack)
+	for i := range res.Stages {
+		res.Stages[i].Notes = w.text(res.Stages[i].Notes)
+	}
+	if res.Preview != nil {
+		res.Preview.NotCovered = w.texts(res.Preview.NotCovered)
+	}
+	for _, cp := range []*ipc.Checkpoint{res.SafetyCheckpoint, res.RestoredTo, res.RolledBackTo} {
+		if cp != nil {
+			cp.Warnings, cp.Damaged = w.texts(cp.Warnings), w.text(cp.Damaged)
+		}
+	}
+	res.Normalize()
 }
 
 // asker returns the conversation or call of a request, which Codex and Claude Code send, so that the daemon can protect the
@@ -68,16 +87,16 @@ func asker(m mcp.Meta) (conversation string, call ipc.CallID) {
 }
 
 // nextOfRollback returns the next call if this package knows it, and otherwise the daemon's hint.
-func nextOfRollback(app ipc.App, in rollbackIn, res ipc.RollbackResult) string {
+func nextOfRollback(app ipc.App, what invocation, res ipc.RollbackResult) string {
 	switch {
 	case res.DryRun && res.Error == nil:
-		return toolCall("rollback_app", app.ID, in.Checkpoint) + " does it"
+		return what.again() + " does it"
 	case res.RolledBack && res.SafetyCheckpoint != nil:
 		return "To roll FORWARD (undo the rollback): " + toolCall("rollback_app", app.ID, res.SafetyCheckpoint.ID)
 	case res.Recovered:
 		return "the app is as it was before; " + toolCall("list_checkpoints", app.ID, "") + " shows what else to go back to"
 	case res.Next != "":
-		return res.Next
+		return wording(app.ID).text(res.Next)
 	case res.SafetyCheckpoint != nil:
 		return toolCall("rollback_app", app.ID, res.SafetyCheckpoint.ID) + " goes to the state before the rollback"
 	}
@@ -106,7 +125,7 @@ func progress(ctx context.Context, req *mcp.CallToolRequest) func(ipc.Stage) {
 		done = now
 		msg := string(st.Stage) + ": " + string(st.Status)
 		if st.Notes != "" {
-			msg += ", " + st.Notes
+			msg += ", " + wording("").text(st.Notes)
 		}
 		// If the client has gone, the rollback continues.
 		_ = req.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{

@@ -14,6 +14,7 @@ import (
 
 // API has the calls of the daemon that the tools need. *ipc.Client implements it.
 type API interface {
+	Apps(ctx context.Context) ([]ipc.App, error)
 	App(ctx context.Context, app string) (ipc.App, error)
 	AppAt(ctx context.Context, dir string) (ipc.App, error)
 	CreateCheckpoint(ctx context.Context, app string, req ipc.CreateRequest) (ipc.Checkpoint, error)

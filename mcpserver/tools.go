@@ -7,6 +7,7 @@ import (
 	"github.com/google/jsonschema-go/jsonschema"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"mulligan/errs"
 	"mulligan/ipc"
 	"mulligan/naming"
 )
@@ -86,13 +87,33 @@ func (t tools) app(ctx context.Context, what *invocation) (app ipc.App, err erro
 		app, err = t.client.App(ctx, string(what.app))
 	}
 	if err != nil {
+		what.others = t.slugs(ctx, err)
 		return app, err
 	}
 	what.app, what.appKnown = app.ID, true
 	if what.names {
 		what.checkpoint, err = t.checkpoint(ctx, app, what.checkpoint)
+		what.found = err == nil
 	}
 	return app, err
+}
+
+// maxSlugs bounds the apps that an answer names.
+const maxSlugs = 20
+
+// slugs names the apps that a call may be about, after err, with which the look-up of its app failed. It ignores errors.
+func (t tools) slugs(ctx context.Context, err error) (list []string) {
+	if kind := errs.KindOf(err); kind != errs.NotFound && kind != errs.Conflict {
+		return nil
+	}
+	apps, err := t.client.Apps(ctx)
+	if err != nil {
+		return nil
+	}
+	for _, a := range apps[:min(len(apps), maxSlugs)] {
+		list = append(list, a.Slug)
+	}
+	return list
 }
 
 // idLen is the length of the shortest whole id of a checkpoint.

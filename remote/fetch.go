@@ -67,7 +67,7 @@ func (f *fetcher) get(h snap.Hash) error {
 		why = errs.New(errs.Corrupt, "", "an object of the checkpoint is in no pack that the remote's log names")
 	}
 	return &errs.Error{Kind: errs.Corrupt, Message: "the checkpoint is not whole on the remote", Err: why,
-		Hint: "use another checkpoint; the host that sent it can send it again: mulligan verify --remote"}
+		Hint: "use another checkpoint; the host that sent it can send it again: `mulligan verify --remote`"}
 }
 
 // put stores one object, after those to which it refers.

@@ -142,7 +142,7 @@ func (p *Place) meet(ctx context.Context, l *ledger, seq int64) error {
 // err returns the error of every push to a place that another host has taken over.
 func (l *Lost) err() error {
 	return errs.New(errs.Conflict, "", "another host writes to this remote; this host saw that %s and stopped writing", l.Seen.Format("on 2006-01-02 at 15:04 UTC")).
-		WithHint("mulligan push --take-over makes this host the one that writes, and the other one stop")
+		WithHint("`mulligan push --take-over` makes this host the one that writes, and the other one stop")
 }
 
 // settle finds out whether an entry was written of which a crash or a lost answer left this host in doubt.

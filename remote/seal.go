@@ -22,13 +22,13 @@ func ParseRecipients(texts []string) (list []age.Recipient, err error) {
 		r, err := age.ParseRecipients(strings.NewReader(text))
 		if err != nil || len(r) != 1 || strings.Contains(text, "\n") {
 			return nil, errs.New(errs.Invalid, op, "%.100q is not a recipient", text).
-				WithHint("a recipient is like age1…: mulligan remote key new makes one, with its identity")
+				WithHint("a recipient is like age1…: `mulligan remote key new` makes one, with its identity")
 		}
 		list = append(list, r...)
 	}
 	if len(list) == 0 {
 		return nil, errs.New(errs.Invalid, op, "a remote needs a recipient, who alone can read what is sent").
-			WithHint("mulligan remote key new makes an identity and its recipient: --recipient age1…")
+			WithHint("`mulligan remote key new` makes an identity and its recipient: --recipient age1…")
 	}
 	return list, nil
 }
@@ -38,7 +38,7 @@ func ParseIdentities(text string) ([]age.Identity, error) {
 	list, err := age.ParseIdentities(strings.NewReader(text))
 	if err != nil { // the error may repeat the text
 		return nil, errs.New(errs.Invalid, "read the identity", "the text is not that of an identity file").
-			WithHint("an identity file has a line AGE-SECRET-KEY-1…, as mulligan remote key new writes it")
+			WithHint("an identity file has a line AGE-SECRET-KEY-1…, as `mulligan remote key new` writes it")
 	}
 	return list, nil
 }

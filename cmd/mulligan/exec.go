@@ -107,5 +107,5 @@ func (c *cli) fork(ctx context.Context, name string) (client *ipc.Client, parent
 			return client, parent, f, nil
 		}
 	}
-	return client, parent, fork, errs.New(errs.NotFound, "find fork", "the app has no fork %.64q", name).WithHint("mulligan forks lists them")
+	return client, parent, fork, errs.New(errs.NotFound, "find fork", "the app has no fork %.64q", name).WithHint("`mulligan forks` lists them")
 }

@@ -65,7 +65,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	}
 	cfg, err := config.Load(user, flags, os.Getenv)
 	if err == nil && !user && os.Geteuid() != 0 {
-		err = errs.New(errs.Denied, "start", "the host's daemon runs as root").WithHint("start your own with: mulligand --user")
+		err = errs.New(errs.Denied, "start", "the host's daemon runs as root").WithHint("start your own with: `mulligand --user`")
 	}
 	if err != nil {
 		complain(stderr, err)

@@ -67,14 +67,14 @@ func (o *Owners) CheckOwner(rec store.App) error {
 		acc, err := o.guestAccount()
 		if err == nil && acc.UID != rec.OwnerUID {
 			err = errs.New(errs.Denied, "", "guests' apps had uid %d, and now have uid %d", rec.OwnerUID, acc.UID).
-				WithHint("set [guests] user in mulligand.toml back, or remove the app: mulligan app remove %s", rec.ID)
+				WithHint("set [guests] user in mulligand.toml back, or remove the app: `mulligan app remove %s`", rec.ID)
 		}
 		return err
 	}
 	err := checkOwnership(rec.Owner, rec.OwnerUID)
 	if e := (*errs.Error)(nil); errors.As(err, &e) && e.Hint == "" {
-		e.Hint = "if the uid still belongs to the same person: mulligan app set --app " + string(rec.ID) + " owner=NAME, as root; " +
-			"else give the uid back (usermod -u), or remove the app: mulligan app remove " + string(rec.ID)
+		e.Hint = "if the uid still belongs to the same person: `mulligan app set --app " + string(rec.ID) + " owner=NAME`, as root; " +
+			"else give the uid back (usermod -u), or remove the app: `mulligan app remove " + string(rec.ID) + "`"
 	}
 	return err
 }
@@ -97,7 +97,7 @@ func (o *Owners) CheckCaller(who ipc.Caller) error {
 		return nil
 	}
 	return errs.New(errs.Unauthenticated, "serve", "the account that this token or session was made for no longer exists").
-		WithHint("make another token (mulligan token add), or open the page again (mulligan ui)")
+		WithHint("make another token (`mulligan token add`), or open the page again (`mulligan ui`)")
 }
 
 // CallerAccount returns the account whose rights a caller has on this host. A process may have a

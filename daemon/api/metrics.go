@@ -23,7 +23,7 @@ var (
 	pendingDesc     = prometheus.NewDesc("mulligan_operations_pending", "Operations under way, or cut short and not yet finished or undone.", nil, nil)
 	storeDesc       = prometheus.NewDesc("mulligan_store_bytes", "What the content stores occupy on disk.", nil, nil)
 	unfinishedDesc  = prometheus.NewDesc("mulligan_apps_unfinished", "Apps of which something is unfinished, and tried again until it is done.", nil, nil)
-	problemsDesc    = prometheus.NewDesc("mulligan_problems", "What mulligan status says needs attention.", nil, nil)
+	problemsDesc    = prometheus.NewDesc("mulligan_problems", "What `mulligan status` says needs attention.", nil, nil)
 )
 
 // Describe implements prometheus.Collector.
@@ -67,7 +67,7 @@ func (p present) Collect(ch chan<- prometheus.Metric) {
 func (svc *Service) getMetrics(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
 	if !svc.owners.Administers(who) {
 		return errs.New(errs.Denied, "show metrics", "metrics cover all apps, and only root may see those").
-			WithHint("ask an administrator for a token: mulligan token add --scope metrics")
+			WithHint("ask an administrator for a token: `mulligan token add --scope metrics`")
 	}
 	promhttp.HandlerFor(svc.events.Registry, promhttp.HandlerOpts{}).ServeHTTP(w, r)
 	return nil

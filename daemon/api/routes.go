@@ -156,7 +156,7 @@ func (svc *Service) answer(rt route, w http.ResponseWriter, r *http.Request) err
 	}
 	if rt.need != "" && !who.May(rt.need) {
 		return errs.New(errs.Denied, "serve", "this token lacks the scope %q", rt.need).
-			WithHint("make one that has it: mulligan token add --scope %s", rt.need)
+			WithHint("make one that has it: `mulligan token add --scope %s`", rt.need)
 	}
 	done, err := svc.callers.Admit(who, svc.owners.LimitsOf(who), svc.opt.Now())
 	if err != nil {
@@ -174,7 +174,7 @@ func notFound(_ http.ResponseWriter, r *http.Request, _ ipc.Caller) error {
 func (svc *Service) getSession(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
 	s, ok := gate.SessionOf(r.Context())
 	if !ok {
-		return errs.New(errs.NotFound, "show session", "the request belongs to no session of the page").WithHint("open the page with: mulligan ui")
+		return errs.New(errs.NotFound, "show session", "the request belongs to no session of the page").WithHint("open the page with: `mulligan ui`")
 	}
 	s.User = accounts.UserName(who.UID)
 	ipc.WriteJSON(w, http.StatusOK, s)

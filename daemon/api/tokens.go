@@ -65,7 +65,7 @@ func (svc *Service) nameToken(ctx context.Context, who ipc.Caller, req ipc.Token
 	mine, err := svc.tokensOf(ctx, who)
 	if err == nil && len(mine) >= tokensPerUser {
 		err = errs.New(errs.Denied, "", "%s has %d tokens already", t.Owner, len(mine)).
-			WithHint("revoke some: mulligan token list, mulligan token revoke ID")
+			WithHint("revoke some: `mulligan token list`, `mulligan token revoke ID`")
 	}
 	return err
 }
@@ -106,7 +106,7 @@ func (svc *Service) scopeToken(_ context.Context, who ipc.Caller, req ipc.TokenR
 		}
 		if s == ipc.ScopeMetrics && !svc.owners.Administers(who) {
 			return errs.New(errs.Denied, "", "metrics cover all apps, and only root may see those").
-				WithHint("ask an administrator: mulligan token add --scope metrics")
+				WithHint("ask an administrator: `mulligan token add --scope metrics`")
 		}
 	}
 	return nil
@@ -160,7 +160,7 @@ func (svc *Service) RevokeToken(ctx context.Context, who ipc.Caller, id ipc.Toke
 	}
 	t, err := svc.store.Token(ctx, id)
 	if err == nil && !mine(t) && !svc.owners.Administers(who) {
-		err = errs.New(errs.NotFound, "", "no token %.64q", string(id)).WithHint("mulligan token list shows the tokens")
+		err = errs.New(errs.NotFound, "", "no token %.64q", string(id)).WithHint("`mulligan token list` shows the tokens")
 	}
 	if err == nil {
 		err = svc.store.DeleteToken(ctx, id)
@@ -174,7 +174,7 @@ func (svc *Service) RevokeToken(ctx context.Context, who ipc.Caller, id ipc.Toke
 
 // bearer returns the caller of a token. It returns the same error for every invalid token.
 func (svc *Service) bearer(ctx context.Context, secret string) (ipc.Caller, error) {
-	no := errs.New(errs.Unauthenticated, "admit", "this token is unknown, has expired or was revoked").WithHint("make another: mulligan token add")
+	no := errs.New(errs.Unauthenticated, "admit", "this token is unknown, has expired or was revoked").WithHint("make another: `mulligan token add`")
 	id, _, ok := strings.Cut(strings.TrimPrefix(secret, tokenMark), "_")
 	if !ok || len(secret) > 256 || !strings.HasPrefix(secret, tokenMark) {
 		return ipc.Caller{}, no

@@ -112,12 +112,12 @@ func (s *Set) find(who ipc.Caller, ref string) (*App, error) {
 			continue
 		}
 		if found != nil {
-			return nil, errs.New(errs.Conflict, op, "several owners have an app %s", ref).WithHint("use its id: mulligan app list")
+			return nil, errs.New(errs.Conflict, op, "several owners have an app %s", ref).WithHint("use its id: `mulligan app list`")
 		}
 		found = a
 	}
 	if found == nil {
-		return nil, errs.New(errs.NotFound, op, "no app %.64q", ref).WithHint("mulligan app list shows the apps")
+		return nil, errs.New(errs.NotFound, op, "no app %.64q", ref).WithHint("`mulligan app list` shows the apps")
 	}
 	return found, nil
 }
@@ -155,7 +155,7 @@ func (s *Set) conflict(rec store.App, left map[ipc.AppID]bool) error {
 			return errs.New(errs.Conflict, "", "the slug %s is taken", rec.Slug).WithHint("choose another with --slug")
 		case overlapping(o.Workspace, rec.Workspace) && !left[o.ID]:
 			return errs.New(errs.Conflict, "", "workspace %q overlaps that of another app", rec.Workspace).
-				WithHint("a folder belongs to one app: mulligan app list")
+				WithHint("a folder belongs to one app: `mulligan app list`")
 		}
 	}
 	return nil

@@ -72,10 +72,10 @@ func (l line) Undo(n int) (ipc.CheckpointID, error) {
 			return "", errs.New(errs.NotFound, "", "there is no turn's checkpoint to go to").
 				WithHint("`mulligan rollback 1` goes to the newest checkpoint of any kind")
 		case id == "":
-			return "", errs.New(errs.NotFound, "", "there are only %d turns to undo, not %d", i-1, n).WithHint("mulligan turns lists them")
+			return "", errs.New(errs.NotFound, "", "there are only %d turns to undo, not %d", i-1, n).WithHint("`mulligan turns` lists them")
 		case at < 0:
 			return "", errs.New(errs.NotFound, "", "%s, the checkpoint before the turn, is no longer kept", id).
-				WithHint("mulligan list shows the checkpoints; mulligan rollback goes to any of them")
+				WithHint("`mulligan list` shows the checkpoints; `mulligan rollback` goes to any of them")
 		case i == n:
 			return id, nil
 		}
@@ -172,7 +172,7 @@ func (svc *Service) NoteBehind(ctx context.Context, a *app.App) {
 // behindWords returns a warning for each layer that the last rollback left out, with its remedy.
 func behindWords(l line) (list []string) {
 	for _, name := range l.BehindOf() {
-		list = append(list, fmt.Sprintf("the last rollback left %s as it was, so it may not match the rest of the app: roll back with this layer included, or run mulligan redo", name))
+		list = append(list, fmt.Sprintf("the last rollback left %s as it was, so it may not match the rest of the app: roll back with this layer included, or run `mulligan redo`", name))
 	}
 	return list
 }

@@ -84,7 +84,7 @@ func (b *bisection) check(ctx context.Context, req *ipc.BisectRequest) (err erro
 		return errs.New(errs.Invalid, "", "%d tests at a time are not possible", req.Jobs).WithHint("use 1 to %d", maxJobs)
 	case b.command == nil && rec.Health == nil:
 		return errs.New(errs.Invalid, "", "the app has no health check to find the first bad checkpoint by").
-			WithHint("give a command that fails in a bad state: mulligan bisect -- COMMAND")
+			WithHint("give a command that fails in a bad state: `mulligan bisect -- COMMAND`")
 	case req.Start && b.parent.Unit() == nil:
 		return errs.New(errs.Invalid, "", "the app has no unit or command to start").WithHint("leave out start")
 	}

@@ -134,7 +134,7 @@ func (s *Service) check(ctx context.Context, parent *app.App, req *ipc.ForkReque
 			WithHint("use at most 32 of a to z, 0 to 9 and -, beginning with a letter or digit")
 	}
 	if n, most := s.forksOf(rec.ID), s.opt.MaxForks; most > 0 && n+req.Count > most {
-		return errs.New(errs.Denied, "", "the app has %d forks, and may have %d", n, most).WithHint("drop some: mulligan drop FORK; max_forks in mulligand.toml is the limit")
+		return errs.New(errs.Denied, "", "the app has %d forks, and may have %d", n, most).WithHint("drop some: `mulligan drop FORK`; max_forks in mulligand.toml is the limit")
 	}
 	if err := parent.Now.Load().CheckGuest(ctx); err != nil {
 		return err
@@ -223,7 +223,7 @@ func (s *Service) find(who ipc.Caller, ref, name string) (parent, fork *app.App,
 		}
 	}
 	return nil, nil, errs.New(errs.NotFound, "find fork", "%s has no fork %.64q", parent.Rec().Slug, name).
-		WithHint("mulligan forks lists them")
+		WithHint("`mulligan forks` lists them")
 }
 
 // Forks lists the forks of the app called ref, by name.

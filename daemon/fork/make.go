@@ -199,7 +199,7 @@ func (s *Service) adoptLayer(ctx context.Context, from, to *app.App, l, theirs l
 	case !slices.Contains(seeded, string(l.Name)):
 		adopter, ok := l.Driver.(snap.Adopter)
 		if !ok {
-			return snap.Snapshot{}, errs.New(errs.Unavailable, "", "%s of %s cannot be used at present", l.Name, to.Rec().Slug).WithHint("mulligan status says why")
+			return snap.Snapshot{}, errs.New(errs.Unavailable, "", "%s of %s cannot be used at present", l.Name, to.Rec().Slug).WithHint("`mulligan status` says why")
 		}
 		return adopter.Adopt(ctx, theirs.Driver, id, as)
 	}

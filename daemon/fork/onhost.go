@@ -30,7 +30,7 @@ func (s *Service) isolate(was store.App, f *ipc.Fork) error {
 			f.Isolation = ipc.IsolationNamespace
 		} else if f.Isolation == ipc.IsolationNamespace {
 			return (&errs.Error{Kind: errs.Unsupported, Message: "this host lets the daemon make no namespaces", Err: err}).
-				WithHint("run mulligand as root, or allow user namespaces; or let forks have ports of their own: mulligan app set fork.isolation=ports")
+				WithHint("run mulligand as root, or allow user namespaces; or let forks have ports of their own: `mulligan app set fork.isolation=ports`")
 		} else {
 			f.Isolation = ipc.IsolationPorts
 			f.Notes = append(f.Notes, "The fork runs on the host, on ports of its own, because this host lets the daemon make no namespaces.")
@@ -38,7 +38,7 @@ func (s *Service) isolate(was store.App, f *ipc.Fork) error {
 	}
 	if f.Isolation == ipc.IsolationPorts && was.Unit != "" {
 		return errs.New(errs.Unsupported, "", "the app is run by the unit %s, and forks of units need namespaces", was.Unit).
-			WithHint("let mulligan run it: mulligan app set %s --run COMMAND", was.Slug)
+			WithHint("let mulligan run it: `mulligan app set --app %s run=COMMAND`", was.Slug)
 	}
 	return nil
 }

@@ -37,7 +37,7 @@ func checkOrigin(r *http.Request) error {
 
 func foreign(from string) error {
 	return errs.New(errs.Denied, opAdmit, "the request comes from a page of another origin (%.128q)", from).
-		WithHint("open the page with: mulligan ui")
+		WithHint("open the page with: `mulligan ui`")
 }
 
 // isAPI reports whether path belongs to the API, and not to the files of the page.

@@ -163,7 +163,7 @@ func (g *Gate) session(r *http.Request) (*session, error) {
 		if !isAPI(r.URL.Path) {
 			return nil, nil // the page's files need no session; the page reports that the session has ended
 		}
-		return nil, errs.New(errs.Unauthenticated, opAdmit, "the session is over").WithHint("open the page again with: mulligan ui")
+		return nil, errs.New(errs.Unauthenticated, opAdmit, "the session is over").WithHint("open the page again with: `mulligan ui`")
 	}
 	if r.Method == http.MethodGet || r.Method == http.MethodHead {
 		return s, nil

@@ -274,7 +274,7 @@ func (r *Records) Problems() []string {
 	}
 	slices.Sort(kept)
 	for _, path := range kept {
-		list = append(list, fmt.Sprintf("mulligan.db was damaged; it was made anew, or read as far as it is good (see mulligan log); "+
+		list = append(list, fmt.Sprintf("mulligan.db was damaged; it was made anew, or read as far as it is good (see `mulligan log`); "+
 			"the damaged file is kept as %s: check the disk, and remove that file when it is no longer needed", path))
 	}
 	return list

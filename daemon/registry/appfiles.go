@@ -186,7 +186,7 @@ func (svc *Service) registerFile(ctx context.Context, path string) error {
 	}
 	if a.Rec().Workspace != spec.Workspace || spec.Owner != "" && spec.Owner != a.Rec().Owner {
 		return errs.New(errs.Conflict, "register app", "%s is registered with another workspace or owner", spec.Slug).
-			WithHint("remove it first: mulligan app remove %s", spec.Slug)
+			WithHint("remove it first: `mulligan app remove %s`", spec.Slug)
 	}
 	release, err := svc.apps.Acquire(ctx, a, "change app", who)
 	if err != nil {

@@ -284,10 +284,10 @@ func (svc *Service) RemoveApp(ctx context.Context, who ipc.Caller, ref string, p
 	}
 	ctx = context.WithoutCancel(ctx)
 	if f := a.Rec().Fork; f != nil {
-		return errs.New(errs.Conflict, op, "%s is a fork", a.Rec().Slug).WithHint("mulligan drop %s removes it", f.Name)
+		return errs.New(errs.Conflict, op, "%s is a fork", a.Rec().Slug).WithHint("`mulligan drop %s` removes it", f.Name)
 	}
 	if forks := svc.forksOf(a.Rec().ID); len(forks) > 0 {
-		return errs.New(errs.Conflict, op, "%s has forks: %s", a.Rec().Slug, strings.Join(forks, ", ")).WithHint("drop them first: mulligan drop --all")
+		return errs.New(errs.Conflict, op, "%s has forks: %s", a.Rec().Slug, strings.Join(forks, ", ")).WithHint("drop them first: `mulligan drop --all`")
 	}
 	release, err := svc.apps.Acquire(ctx, a, op, who)
 	if err != nil && a.NoteOwner(svc.owners.CheckOwner(a.Rec())) != nil && (!purge || a.Rec().Domain == "") {

@@ -28,11 +28,11 @@ func (svc *Service) checkDomain(who ipc.Caller, id ipc.AppID, spec ipc.App) erro
 	}
 	if !svc.owners.Administers(who) {
 		return errs.New(errs.Denied, "", "only root may name domains").
-			WithHint("ask an administrator: mulligan app add --slug %s --dir %s --domain %s, with owner = %q in an app file", spec.Slug, spec.Workspace, spec.Domain, accounts.UserName(who.UID))
+			WithHint("ask an administrator: `mulligan app add --slug %s --dir %s --domain %s`, with owner = %q in an app file", spec.Slug, spec.Workspace, spec.Domain, accounts.UserName(who.UID))
 	}
 	for _, rec := range svc.apps.Records() {
 		if rec.ID != id && rec.Domain == spec.Domain && svc.binder.LibvirtURI(rec) == svc.binder.LibvirtURI(store.App{App: spec}) {
-			return errs.New(errs.Conflict, "", "domain %s belongs to another app", spec.Domain).WithHint("a domain has one app: mulligan app list")
+			return errs.New(errs.Conflict, "", "domain %s belongs to another app", spec.Domain).WithHint("a domain has one app: `mulligan app list`")
 		}
 	}
 	return nil
@@ -42,7 +42,7 @@ func (svc *Service) checkDomain(who ipc.Caller, id ipc.AppID, spec ipc.App) erro
 func (svc *Service) checkCluster(ctx context.Context, who ipc.Caller, spec ipc.App, db ipc.Database) error {
 	if !svc.owners.Administers(who) && (db.Unit != "" || who.Guest != "") {
 		return errs.New(errs.Denied, "", "only root may name the cluster of database %q", db.Name).
-			WithHint("ask an administrator: mulligan app set --app %s 'database=%s=%s#mode=physical&data_dir=%s&unit=%s'", spec.Slug, db.Name, appfile.Redact(db), db.DataDir, db.Unit)
+			WithHint("ask an administrator: `mulligan app set --app %s 'database=%s=%s#mode=physical&data_dir=%s&unit=%s'`", spec.Slug, db.Name, appfile.Redact(db), db.DataDir, db.Unit)
 	}
 	if db.DataDir == spec.Workspace || app.Within(db.DataDir, spec.Workspace) || app.Within(spec.Workspace, db.DataDir) {
 		return errs.New(errs.Invalid, "", "the data folder %q and workspace %q must not contain each other", db.DataDir, spec.Workspace).

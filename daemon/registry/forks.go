@@ -176,7 +176,7 @@ func noteUndropped(a *app.App, err error) {
 func (svc *Service) CheckDrop(a *app.App) error {
 	if forks := svc.forksOf(a.Rec().ID); len(forks) > 0 {
 		return errs.New(errs.Conflict, "", "the fork %s has forks itself: %s", a.Rec().Slug, strings.Join(forks, ", ")).
-			WithHint("drop them first: mulligan drop --all --app %s", a.Rec().Slug)
+			WithHint("drop them first: `mulligan drop --all --app %s`", a.Rec().Slug)
 	}
 	return nil
 }
@@ -271,7 +271,7 @@ func (svc *Service) dropGuest(ctx context.Context, a *app.App) error {
 func (svc *Service) CheckForkedUnit(ctx context.Context, slug, unit string) error {
 	if svc.opt.User {
 		return errs.New(errs.Unsupported, "", "%s is run by the unit %s, and a user's own daemon cannot fork units", slug, unit).
-			WithHint("let mulligan run it: mulligan app set %s --run COMMAND", slug)
+			WithHint("let mulligan run it: `mulligan app set --app %s run=COMMAND`", slug)
 	}
 	m, err := svc.binder.Systemd(ctx)
 	if err != nil {

@@ -22,5 +22,5 @@ func (svc *Service) checkAppQuota(ctx context.Context, who ipc.Caller) error {
 		return err
 	}
 	return errs.New(errs.Denied, "", "you have %d apps, including removed ones whose checkpoints are kept, and that is your limit", n).
-		WithHint("remove one for good (mulligan app remove SLUG --purge), or ask an administrator to raise [quota] apps in mulligand.toml")
+		WithHint("remove one for good (`mulligan app remove SLUG --purge`), or ask an administrator to raise [quota] apps in mulligand.toml")
 }

@@ -142,5 +142,5 @@ func (h *hints) ofStored(p *part, err error) error {
 		return err
 	}
 	return h.orWithout(&layer.Error{Layer: p.Layer, Err: &errs.Error{Kind: errs.Corrupt, Op: fmt.Sprintf("check %s of %s", p.Name, h.target.ID), Err: err,
-		Hint: "nothing was changed; mulligan verify tells which checkpoints are whole"}})
+		Hint: "nothing was changed; `mulligan verify` tells which checkpoints are whole"}})
 }

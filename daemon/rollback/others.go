@@ -55,7 +55,7 @@ func (o *others) spareSessions(ctx context.Context) error {
 		return nil
 	}
 	return errs.New(errs.Conflict, "", "it would also undo %s", what).
-		WithHint("mulligan revert --conversation ID undoes the writes of one session only; mulligan rollback %s --force undoes the others' too", o.target.ID)
+		WithHint("`mulligan revert --conversation ID` undoes the writes of one session only; `mulligan rollback %s --force` undoes the others' too", o.target.ID)
 }
 
 // neighbour is another session's turn, and the paths that it wrote to.
@@ -254,7 +254,7 @@ func (o *others) spareUnannounced(ctx context.Context) error {
 		o.warnings.add("it would also undo %s; only --include-others does that", what)
 	default:
 		return errs.New(errs.Conflict, "", "it would also undo %s", what).
-			WithHint("mulligan undo --dry-run shows what; mulligan undo --include-others undoes it too; mulligan revert undoes an agent's writes alone")
+			WithHint("`mulligan undo --dry-run` shows what; `mulligan undo --include-others` undoes it too; `mulligan revert` undoes an agent's writes alone")
 	}
 	return nil
 }

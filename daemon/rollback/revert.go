@@ -131,7 +131,7 @@ func (v *revert) choose(ctx context.Context) error {
 	}
 	if v.t == nil {
 		return errs.New(errs.Conflict, "", "the writes in %s are not recorded: automatic checkpoints are off", v.a.Rec().Slug).
-			WithHint("mulligan app set auto=true --app %s records what is written from then on", v.a.Rec().Slug)
+			WithHint("`mulligan app set auto=true --app %s` records what is written from then on", v.a.Rec().Slug)
 	}
 	if len(about) == 0 {
 		v.warnings.add("the conversation has no message after its checkpoint")

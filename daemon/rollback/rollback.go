@@ -177,7 +177,7 @@ func (d *Service) newRollback(ctx context.Context, a *app.App, id ipc.Checkpoint
 	now := d.opt.Now()
 	if target.ExpiresAt != nil && target.ExpiresAt.Before(now) && !target.Pinned {
 		return nil, errs.New(errs.Expired, "", "%s expired at %s", id, target.ExpiresAt.Format(time.RFC3339)).
-			WithHint("mulligan pin %s keeps it, so that you can still go back to it; without that, the next prune deletes it", id)
+			WithHint("`mulligan pin %s` keeps it, so that you can still go back to it; without that, the next prune deletes it", id)
 	}
 	g := &toCheckpoint{}
 	r := d.newOperation(a, ipc.OperationID(records.NewID("op-")), req, g)

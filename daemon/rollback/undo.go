@@ -148,7 +148,7 @@ func (r *rollback) requireTurnCheckpoint(ctx context.Context) error {
 			err = errors.New(cmp.Or(t.LastFailure(), "it is not made yet"))
 		}
 		return (&errs.Error{Kind: errs.Failed, Op: "make the checkpoint of the newest turn", Err: err}).
-			WithHint("%s", cmp.Or(errs.HintOf(err), "try again; mulligan list shows what there is to go back to"))
+			WithHint("%s", cmp.Or(errs.HintOf(err), "try again; `mulligan list` shows what there is to go back to"))
 	}
 	return nil
 }

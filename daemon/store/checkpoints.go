@@ -193,7 +193,7 @@ func (s *Store) DeleteCheckpoints(ctx context.Context, entry *ipc.AuditEntry, id
 			case cps[0].Damaged != "":
 				return damaged("checkpoint " + string(id))
 			case cps[0].Pinned:
-				return errs.New(errs.Pinned, "", "%s is pinned", id).WithHint("unpin it first: mulligan unpin %s", id)
+				return errs.New(errs.Pinned, "", "%s is pinned", id).WithHint("unpin it first: `mulligan unpin %s`", id)
 			}
 			if _, err := tx.ExecContext(ctx, `DELETE FROM checkpoints WHERE id = ?`, id); err != nil {
 				return err
@@ -215,7 +215,7 @@ func (s *Store) Checkpoint(ctx context.Context, app ipc.AppID, id ipc.Checkpoint
 	}
 	if len(cps) == 0 {
 		return Checkpoint{}, errs.New(errs.NotFound, "", "no checkpoint %.64q", string(id)).
-			WithHint("mulligan list shows the checkpoints")
+			WithHint("`mulligan list` shows the checkpoints")
 	}
 	if cps[0].Damaged != "" {
 		return Checkpoint{}, damaged("checkpoint " + string(id))

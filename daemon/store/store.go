@@ -114,7 +114,7 @@ func suspect(ctx context.Context, err error) error {
 	case errors.As(err, &own) && own.Kind == errs.Unsupported:
 		return err
 	}
-	return &errs.Error{Kind: errs.Corrupt, Err: err, Hint: "stop mulligand and run: mulligand rebuild"}
+	return &errs.Error{Kind: errs.Corrupt, Err: err, Hint: "stop mulligand and run: `mulligand rebuild`"}
 }
 
 // touch makes sure that the file exists and is the daemon's alone: SQLite gives

@@ -41,7 +41,7 @@ func (s *Store) Token(ctx context.Context, id ipc.TokenID) (Token, error) {
 		return Token{}, err
 	}
 	if len(all) == 0 {
-		return Token{}, errs.New(errs.NotFound, "", "no token %.64q", string(id)).WithHint("mulligan token list shows the tokens")
+		return Token{}, errs.New(errs.NotFound, "", "no token %.64q", string(id)).WithHint("`mulligan token list` shows the tokens")
 	}
 	return all[0], nil
 }

@@ -63,7 +63,7 @@ func (s *Store) Turn(ctx context.Context, app ipc.AppID, id ipc.TurnID) (Turn, e
 		return Turn{}, err
 	}
 	if len(turns) == 0 {
-		return Turn{}, errs.New(errs.NotFound, "", "no turn %.64q", string(id)).WithHint("mulligan turns --ids lists them")
+		return Turn{}, errs.New(errs.NotFound, "", "no turn %.64q", string(id)).WithHint("`mulligan turns --ids` lists them")
 	}
 	return turns[0], nil
 }
@@ -148,7 +148,7 @@ func (s *Store) Call(ctx context.Context, app ipc.AppID, id ipc.CallID) (Turn, C
 		SELECT t.seq FROM calls c JOIN turns t ON t.seq = c.turn
 		WHERE t.app_id = ? AND c.id = ? ORDER BY c.seq DESC LIMIT 1`, app, id).Scan(&seq)
 	if errors.Is(err, sql.ErrNoRows) {
-		return Turn{}, Call{}, errs.New(errs.NotFound, "", "no call %.64q", string(id)).WithHint("mulligan turns lists the turns and their calls")
+		return Turn{}, Call{}, errs.New(errs.NotFound, "", "no call %.64q", string(id)).WithHint("`mulligan turns` lists the turns and their calls")
 	}
 	if err != nil {
 		return Turn{}, Call{}, reading(err)

@@ -127,7 +127,7 @@ func (l *Attribution) add(ctx context.Context, s *WriteRange, needed bool) error
 			return nil
 		}
 		return errs.New(errs.Expired, "", "the journal no longer covers turn %.64q, so its writes are not known", string(s.Turn.ID)).
-			WithHint("mulligan list shows the checkpoints that you can go back to")
+			WithHint("`mulligan list` shows the checkpoints that you can go back to")
 	}
 	if err != nil {
 		return err

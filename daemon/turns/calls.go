@@ -42,7 +42,7 @@ func (svc *Service) BeginTurn(ctx context.Context, who ipc.Caller, ref string, r
 	}
 	t := TrackerOf(a)
 	if t == nil {
-		o.Rec.Warnings = append(o.Rec.Warnings, "automatic checkpoints are off for this app: mulligan app set auto=true")
+		o.Rec.Warnings = append(o.Rec.Warnings, "automatic checkpoints are off for this app: `mulligan app set auto=true`")
 		err := svc.store.PutTurn(ctx, &o.Rec)
 		return shownTurn(o.Rec), errs.Wrap(errs.Failed, op, err)
 	}
@@ -245,7 +245,7 @@ func (svc *Service) callIn(ctx context.Context, a *app.App, in ipc.TurnID, id ip
 	i := slices.IndexFunc(calls, func(c store.Call) bool { return c.ID == id })
 	if i < 0 {
 		return turn, store.Call{}, errs.New(errs.NotFound, "", "turn %.64q has no call %.64q", string(in), string(id)).
-			WithHint("mulligan turns --json lists the turns and their calls")
+			WithHint("`mulligan turns --json` lists the turns and their calls")
 	}
 	return turn, calls[i], nil
 }

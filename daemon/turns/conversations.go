@@ -21,7 +21,7 @@ func (svc *Service) SetConversationCheckpoint(ctx context.Context, who ipc.Calle
 	}
 	switch {
 	case conversation == "" || message == "":
-		return none, errs.New(errs.Invalid, op, "no message_id given").WithHint("mulligan turns --ids shows the messages of each conversation")
+		return none, errs.New(errs.Invalid, op, "no message_id given").WithHint("`mulligan turns --ids` shows the messages of each conversation")
 	case max(len(conversation), len(message)) > MaxName:
 		return none, errs.New(errs.Invalid, op, "an id is longer than %d bytes", MaxName)
 	}
@@ -94,7 +94,7 @@ func (svc *Service) candidates(ctx context.Context, a *app.App, req ipc.RevertRe
 	turns, err := svc.store.ConversationTurns(ctx, a.Rec().ID, req.ConversationID)
 	if err == nil && len(turns) == 0 {
 		err = errs.New(errs.NotFound, "", "no turn of conversation %.64q is known", req.ConversationID).
-			WithHint("mulligan turns --ids shows the conversations that there are")
+			WithHint("`mulligan turns --ids` shows the conversations that there are")
 	}
 	return turns, err
 }
@@ -111,13 +111,13 @@ func (svc *Service) withCall(ctx context.Context, turns []store.Turn, id ipc.Cal
 		}
 	}
 	return nil, errs.New(errs.NotFound, "", "the conversation has no call %.64q", string(id)).
-		WithHint("mulligan turns --json lists the turns and their calls")
+		WithHint("`mulligan turns --json` lists the turns and their calls")
 }
 
 // span returns the turns between the request's two messages.
 func (svc *Service) span(ctx context.Context, a *app.App, turns []store.Turn, req ipc.RevertRequest) ([]store.Turn, error) {
 	unknown := func(m string) error {
-		return errs.New(errs.NotFound, "", "the conversation has no message %.64q", m).WithHint("mulligan turns --ids shows the messages that there are")
+		return errs.New(errs.NotFound, "", "the conversation has no message %.64q", m).WithHint("`mulligan turns --ids` shows the messages that there are")
 	}
 	from, to := 0, len(turns)-1
 	if req.FromMessageID != "" {

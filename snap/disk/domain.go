@@ -81,7 +81,7 @@ func (d *domain) sameDomain(op string, m virt.Machine) error {
 	}
 	if name != d.cfg.Domain {
 		return errs.New(errs.Conflict, op, "domain %s is called %s now", d.cfg.Domain, name).
-			WithHint("mulligan app set domain=%s, or virsh domrename it back", name)
+			WithHint("`mulligan app set domain=%s`, or virsh domrename it back", name)
 	}
 	return nil
 }

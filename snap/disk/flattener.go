@@ -43,7 +43,7 @@ func (fl *flattener) flattens(m virt.Machine) error {
 		return err
 	}
 	if len(fl.tree.Lent) > 0 {
-		return errs.New(errs.Conflict, opFlatten, "the disks of forks rest on those of domain %s", fl.cfg.Domain).WithHint("drop the forks first: mulligan drop --all")
+		return errs.New(errs.Conflict, opFlatten, "the disks of forks rest on those of domain %s", fl.cfg.Domain).WithHint("drop the forks first: `mulligan drop --all`")
 	}
 	p, err := m.Power()
 	if err == nil && p.Up() {

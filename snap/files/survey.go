@@ -50,8 +50,8 @@ type reason struct {
 }
 
 var (
-	unreadable = &reason{"cannot be read", "no checkpoint can be made until the user that mulligand runs as may read it, or it is excluded (mulligan app set exclude=PATTERN)", true}
-	endless    = &reason{"are larger than any file may be, holes included", "no checkpoint can be made until it is truncated or excluded (mulligan app set exclude=PATTERN)", true}
+	unreadable = &reason{"cannot be read", "no checkpoint can be made until the user that mulligand runs as may read it, or it is excluded (`mulligan app set exclude=PATTERN`)", true}
+	endless    = &reason{"are larger than any file may be, holes included", "no checkpoint can be made until it is truncated or excluded (`mulligan app set exclude=PATTERN`)", true}
 	mounted    = &reason{"are mount points: the filesystems mounted there are not captured", "protect that as an app of its own, or as a database", false}
 	flagged    = &reason{"have inode flags (chattr) that are not part of a checkpoint", "a rollback that makes such a path anew leaves it without them: set them again with chattr. " +
 		"One that has to change an immutable or append-only path fails and is undone: take the flag off first, or exclude the path", false}

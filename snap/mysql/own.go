@@ -50,7 +50,7 @@ func (d *Driver) ServerKind(ctx context.Context) (string, error) {
 	}
 	if l.password != d.login.password {
 		return "", errs.New(errs.Unsupported, op, "the password is in ~/.my.cnf, where a fork's own server cannot get it from").
-			WithHint("write the user and the password into the dsn: mulligan app set database=NAME=mysql://USER:PASSWORD@HOST/DATABASE")
+			WithHint("write the user and the password into the dsn: `mulligan app set database=NAME=mysql://USER:PASSWORD@HOST/DATABASE`")
 	}
 	s, err := d.connect(ctx)
 	if err != nil {

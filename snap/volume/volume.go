@@ -72,7 +72,7 @@ func (d *Driver) strangers(ctx context.Context) ([]string, error) {
 	}
 	if dir != d.dir {
 		return nil, errs.New(errs.Conflict, "", "volume %s is in %s now, and was in %s when the app was configured", d.name, dir, d.dir).
-			WithHint("mulligan app set volumes=… accepts what is there now")
+			WithHint("`mulligan app set volumes=…` accepts what is there now")
 	}
 	_, strangers, err := d.keeper.Users(ctx, d.name)
 	return strangers, err

@@ -124,7 +124,7 @@ var setters = map[string]func(app *ipc.App, change *ipc.AppChange, value string)
 		name, variable, _ := strings.Cut(v, ":")
 		at := slices.IndexFunc(app.Databases, func(d ipc.Database) bool { return d.Name == name })
 		if at < 0 {
-			return errs.New(errs.NotFound, "app set", "the app has no database %q", name).WithHint("write database.env=NAME:VARIABLE; mulligan app show lists the databases")
+			return errs.New(errs.NotFound, "app set", "the app has no database %q", name).WithHint("write database.env=NAME:VARIABLE; `mulligan app show` lists the databases")
 		}
 		app.Databases[at].Env = variable
 		change.Databases = &app.Databases

@@ -80,7 +80,7 @@ func assign(names []string, holds map[string]int, port int) error {
 	}
 	if free == "" {
 		return errs.New(errs.Unsupported, "", "the app listens at port %d, its fork would do so too, and no variable of fork.ports holds it", port).
-			WithHint("let the app read its port from a variable, and name it: mulligan app set fork.ports=PORT")
+			WithHint("let the app read its port from a variable, and name it: `mulligan app set fork.ports=PORT`")
 	}
 	holds[free] = port
 	return nil

@@ -16,7 +16,7 @@ import (
 const MinFree = 64 << 20
 
 // MakeRoom says what to do when the space is not there.
-const MakeRoom = "make room, or delete checkpoints: mulligan prune"
+const MakeRoom = "make room, or delete checkpoints: `mulligan prune`"
 
 // MergeSuffix marks the file that will replace an image. A random part follows it: a program that a daemon started survives the
 // daemon's death, and must not write to the file of the next daemon.
@@ -25,7 +25,7 @@ const MergeSuffix = ".merge-"
 // Corrupt returns the error for damage of stored files.
 func Corrupt(op, format string, args ...any) error {
 	return errs.New(errs.Corrupt, op, format, args...).
-		WithHint("checkpoints that do not need it can be restored: mulligan verify finds them")
+		WithHint("checkpoints that do not need it can be restored: `mulligan verify` finds them")
 }
 
 // RestsOn checks that a file is a qcow2 image and that its backing file is below; "" means none.

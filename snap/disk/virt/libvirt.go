@@ -62,7 +62,7 @@ func classify(what string, err error) error {
 		return out
 	}
 	if strings.Contains(strings.ToLower(e.Message), unix.ENOSPC.Error()) { // such errors have any code
-		out.Hint = "make room, or delete checkpoints: mulligan prune"
+		out.Hint = "make room, or delete checkpoints: `mulligan prune`"
 		return out
 	}
 	switch e.Code {

@@ -57,7 +57,7 @@ func contentError(path string, err error) error {
 		return err
 	}
 	return &errs.Error{Kind: errs.Corrupt, Message: "the stored content of " + path, Err: err,
-		Hint: "choose another checkpoint; mulligan verify says which are whole"}
+		Hint: "choose another checkpoint; `mulligan verify` says which are whole"}
 }
 
 // checkRoom compares the bytes that Commit will write with the free space. A batch of new files exists beside the old ones

@@ -209,7 +209,7 @@ func (w *Watcher) blind(op string) error {
 	now, err := identify(w.opt.Dir)
 	if err != nil {
 		err = errs.New(errs.Unavailable, op, "%s is not there: %v", w.opt.Dir, err).
-			WithHint("mulligan undo or a rollback creates it again; or put it back, or remove the app")
+			WithHint("`mulligan undo` or a rollback creates it again; or put it back, or remove the app")
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()

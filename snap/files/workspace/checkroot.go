@@ -59,7 +59,7 @@ func checkTrue(op, dir string) error {
 	}
 	if errors.Is(err, os.ErrPermission) {
 		return errs.New(errs.Denied, op, "the user that mulligand runs as cannot read %s", dir).
-			WithHint("a FUSE filesystem needs the option allow_other or allow_root for that; or protect the folder with your own daemon (mulligan init)")
+			WithHint("a FUSE filesystem needs the option allow_other or allow_root for that; or protect the folder with your own daemon (`mulligan init`)")
 	}
 	if err != nil {
 		return errs.Wrap(errs.Failed, op, err)
