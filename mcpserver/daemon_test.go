@@ -216,6 +216,12 @@ func (s *script) rollback(w http.ResponseWriter, r *http.Request) error {
 	if cp.Notes != nil {
 		notes = *cp.Notes
 	}
+	switch {
+	case slices.Contains(req.Scope, "srcc"):
+		return errs.New(errs.NotFound, "rollback", `scope "srcc" is neither in the workspace now nor in %s`, cp.ID).WithHint(`did you mean "src"?`)
+	case slices.Contains(req.Scope, "../x"):
+		return errs.New(errs.Invalid, "rollback", "scope is not in the workspace")
+	}
 	switch notes {
 	case "expired":
 		return errs.New(errs.Expired, "rollback", "%s expired", cp.ID)

@@ -1,15 +1,14 @@
 package mcpserver
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
+	"github.com/google/jsonschema-go/jsonschema"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"mulligan/errs"
@@ -166,6 +165,8 @@ func nextAfter(err error, what invocation) string {
 		return "give the app_id of one of them: " + what.elsewhere()
 	case kind == errs.Busy:
 		return "wait for it to end, then " + again
+	case kind == errs.Invalid && len(what.scope) > 0 && what.found:
+		return "scope takes paths in the workspace, layer:files, layer:disk and layer:db: " + what.corrected()
 	case kind == errs.Invalid && what.names && what.appKnown && !what.found:
 		return list + " shows the ids"
 	case hint != "":
@@ -197,49 +198,37 @@ func quoted(s string) string {
 	return strings.NewReplacer(`\`, `\\`, "'", `\'`, "\n", `\n`).Replace(s)
 }
 
-// forgive runs before the SDK's check of arguments. It drops arguments that are null, as some clients send them, and returns
-// errors of the check in the form of all other errors, with the usage of the tool.
-func forgive(usages map[string]string) mcp.Middleware {
+// forgive runs before the SDK's check of arguments. It makes arguments fit, and returns errors of arguments in the form of all other
+// errors, with the usage of the tool.
+func forgive(schemas map[string]*jsonschema.Schema) mcp.Middleware {
 	return func(next mcp.MethodHandler) mcp.MethodHandler {
 		return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
 			call, ok := req.(*mcp.CallToolRequest)
 			if !ok {
 				return next(ctx, method, req)
 			}
-			call.Params.Arguments = withoutNulls(call.Params.Arguments)
+			schema := schemas[call.Params.Name]
+			if schema == nil {
+				return next(ctx, method, req) // the SDK says that there is no such tool
+			}
+			args, err := fitted(call.Params.Name, call.Params.Arguments, schema)
+			if err != nil {
+				return refusal(err, call.Params.Name, schema), nil
+			}
+			call.Params.Arguments = args
 			res, err := next(ctx, method, req)
-			if r, ok := res.(*mcp.CallToolResult); ok && r != nil && r.GetError() != nil {
-				explain(r, call.Params.Name, usages)
+			var known *failure
+			if r, ok := res.(*mcp.CallToolResult); ok && r != nil && r.GetError() != nil && !errors.As(r.GetError(), &known) {
+				return refusal(errs.Wrap(errs.Invalid, call.Params.Name, r.GetError()), call.Params.Name, schema), err
 			}
 			return res, err
 		}
 	}
 }
 
-// explain returns an error of the SDK, which is one in the arguments, in this package's form.
-func explain(r *mcp.CallToolResult, tool string, usages map[string]string) {
-	var known *failure
-	if errors.As(r.GetError(), &known) {
-		return
-	}
-	f := failure{ipc.ErrorBody{Kind: errs.Invalid, Op: tool, Message: r.GetError().Error()}, usages[tool]}
-	r.Content = []mcp.Content{&mcp.TextContent{Text: f.Error()}}
-}
-
-// withoutNulls drops the top-level fields of args that are null. It replaces a null by an empty object, because the SDK's check
-// can panic on null. The check refuses all other values that are not objects.
-func withoutNulls(args json.RawMessage) json.RawMessage {
-	fields := map[string]json.RawMessage{}
-	if len(args) == 0 || json.Unmarshal(args, &fields) != nil {
-		return args
-	}
-	maps.DeleteFunc(fields, func(_ string, v json.RawMessage) bool { return bytes.Equal(v, []byte("null")) })
-	if len(fields) == 0 {
-		return json.RawMessage("{}")
-	}
-	b, err := json.Marshal(fields)
-	if err != nil {
-		return args
-	}
-	return b
+// refusal returns the answer for arguments that are wrong.
+func refusal(err error, tool string, schema *jsonschema.Schema) *mcp.CallToolResult {
+	r := &mcp.CallToolResult{}
+	r.SetError(&failure{ipc.Body(err), usage(tool, schema)})
+	return r
 }

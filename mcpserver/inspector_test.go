@@ -81,7 +81,7 @@ func TestInspector(t *testing.T) {
 		t.Errorf("delete: %v", res)
 	}
 	in.refused(t, errs.NotFound, "delete_checkpoint", "checkpoint_id=cp-ffffffffffff")
-	in.refused(t, errs.Invalid, "rollback_app", "checkpoint_id=1")
+	in.refused(t, errs.Invalid, "rollback_app", "checkpoint_id=true")
 	in.refused(t, errs.NotFound, "revert_conversation_writes", "conversation_id=nobody")
 }
 

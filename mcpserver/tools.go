@@ -21,41 +21,41 @@ type tools struct {
 
 // addTools registers every tool.
 func addTools(s *mcp.Server, t tools) {
-	usages := map[string]string{}
-	add(s, usages, "create_checkpoint",
+	schemas := map[string]*jsonschema.Schema{}
+	add(s, schemas, "create_checkpoint",
 		"Capture the app as it is now: files, VM disk and databases. Call it before a risky change.",
 		hints{}, checkpointSchema(), t.create)
-	add(s, usages, "list_checkpoints",
+	add(s, schemas, "list_checkpoints",
 		"List checkpoints, newest first: n, id, time, and the turn's title or the notes. Call it to find the state to go back to.",
 		hints{readOnly: true, idempotent: true}, listSchema(), t.list)
-	add(s, usages, "rollback_app",
+	add(s, schemas, "rollback_app",
 		"Take the whole app, or a scope of it, to a checkpoint. The present state becomes a safety checkpoint first, so this can be undone. Call it when a check fails after a change. Files change on disk: read them again.",
 		hints{destructive: true}, rollbackSchema(), t.rollback)
-	add(s, usages, "pin_checkpoint",
+	add(s, schemas, "pin_checkpoint",
 		"Protect a checkpoint from pruning and deletion, or (pinned=false) no longer. Call it for a state that must last.",
 		hints{idempotent: true}, checkpointSchema(), t.pin)
-	add(s, usages, "delete_checkpoint",
+	add(s, schemas, "delete_checkpoint",
 		"Delete a checkpoint for good. Call it only when asked. A pinned one must be unpinned first.",
 		hints{destructive: true, idempotent: true}, deleteSchema(), t.delete)
-	add(s, usages, "diff_checkpoint",
+	add(s, schemas, "diff_checkpoint",
 		"What changed between a checkpoint and now, or another one. Call it before a rollback.",
 		hints{readOnly: true, idempotent: true}, diffSchema(), t.diff)
-	add(s, usages, "set_conversation_checkpoint",
+	add(s, schemas, "set_conversation_checkpoint",
 		"Accept a conversation's writes up to a message: reverts begin after it. Call it when they are to stay. list_checkpoints(trigger='agent', details=true) shows the ids.",
 		hints{idempotent: true}, setSchema(), t.setConversation)
-	add(s, usages, "revert_conversation_writes",
+	add(s, schemas, "revert_conversation_writes",
 		"Undo only what a conversation's messages, or one tool call, wrote to files. Call it when only some work is wrong. Others' edits are kept; what conflicts is named. A safety checkpoint comes first. Read restored files again.",
 		hints{destructive: true, idempotent: true}, revertSchema(), t.revert)
-	add(s, usages, "fork_app",
+	add(s, schemas, "fork_app",
 		"Make running copies of the app, each with its own folder and data, to try several ways side by side. The app itself is not touched. Call it when unsure which way works.",
 		hints{}, forksSchema(), t.fork)
-	add(s, usages, "list_forks", "List the app's forks. Call it for their folders and addresses.", hints{readOnly: true, idempotent: true}, forksSchema(), t.forks)
-	add(s, usages, "compare_forks", "What each fork changed, whether it is healthy, and how a command ends in it. Call it to choose one.", hints{readOnly: true}, compareSchema(), t.compare)
-	add(s, usages, "keep_fork",
+	add(s, schemas, "list_forks", "List the app's forks. Call it for their folders and addresses.", hints{readOnly: true, idempotent: true}, forksSchema(), t.forks)
+	add(s, schemas, "compare_forks", "What each fork changed, whether it is healthy, and how a command ends in it. Call it to choose one.", hints{readOnly: true}, compareSchema(), t.compare)
+	add(s, schemas, "keep_fork",
 		"Take the app to a fork's present state, and drop the fork. Call it with the best.",
 		hints{destructive: true}, keepSchema(), t.keep)
-	add(s, usages, "drop_fork", "Remove a fork and all of its data. Call it for the rest.", hints{destructive: true, idempotent: true}, dropSchema(), t.drop)
-	s.AddReceivingMiddleware(forgive(usages))
+	add(s, schemas, "drop_fork", "Remove a fork and all of its data. Call it for the rest.", hints{destructive: true, idempotent: true}, dropSchema(), t.drop)
+	s.AddReceivingMiddleware(forgive(schemas))
 }
 
 // hints are the annotations of a tool. All tools work on the app only, so none has openWorldHint.
@@ -68,11 +68,11 @@ func (h hints) annotations() *mcp.ToolAnnotations {
 	}
 }
 
-// add registers a tool and records its usage.
-func add[In, Out any](s *mcp.Server, usages map[string]string, name, description string, h hints,
+// add registers a tool and records the schema of its input.
+func add[In, Out any](s *mcp.Server, schemas map[string]*jsonschema.Schema, name, description string, h hints,
 	out *jsonschema.Schema, f func(context.Context, *mcp.CallToolRequest, In) (*mcp.CallToolResult, Out, error)) {
 	in := inputSchema[In]()
-	usages[name] = usage(name, in)
+	schemas[name] = in
 	mcp.AddTool(s, &mcp.Tool{
 		Name: name, Description: description, Annotations: h.annotations(), InputSchema: in, OutputSchema: out,
 	}, f)
