@@ -69,7 +69,7 @@ func (t tools) promptRollback(ctx context.Context, req *mcp.GetPromptRequest) (*
 
 // newest lists the newest checkpoints of the app in the working directory. It ignores errors.
 func (t tools) newest(ctx context.Context) []ipc.Checkpoint {
-	app, err := t.client.AppAt(ctx, t.cwd)
+	app, err := t.app(ctx, new(invocation))
 	if err != nil {
 		return nil
 	}

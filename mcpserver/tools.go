@@ -2,6 +2,7 @@ package mcpserver
 
 import (
 	"context"
+	"errors"
 	"strings"
 
 	"github.com/google/jsonschema-go/jsonschema"
@@ -15,6 +16,7 @@ import (
 // tools has what the tools' handlers share.
 type tools struct {
 	client  API
+	wake    func(context.Context) bool // as in Options
 	cwd     string
 	confirm *confirmer
 }
@@ -80,11 +82,10 @@ func add[In, Out any](s *mcp.Server, schemas map[string]*jsonschema.Schema, name
 
 // app finds the app of a call, and records it in what. A checkpoint that the call names by a number, a time or words is replaced in
 // what by its id.
-func (t tools) app(ctx context.Context, what *invocation) (app ipc.App, err error) {
-	if what.app == "" {
-		app, err = t.client.AppAt(ctx, t.cwd)
-	} else {
-		app, err = t.client.App(ctx, string(what.app))
+func (t tools) app(ctx context.Context, what *invocation) (ipc.App, error) {
+	app, err := t.find(ctx, what.app)
+	if errors.Is(err, ipc.ErrNoDaemon) && t.wake != nil && t.wake(ctx) {
+		app, err = t.find(ctx, what.app)
 	}
 	if err != nil {
 		what.others = t.slugs(ctx, err)
@@ -96,6 +97,14 @@ func (t tools) app(ctx context.Context, what *invocation) (app ipc.App, err erro
 		what.found = err == nil
 	}
 	return app, err
+}
+
+// find finds an app, or that of the working folder for "".
+func (t tools) find(ctx context.Context, app ipc.AppID) (ipc.App, error) {
+	if app == "" {
+		return t.client.AppAt(ctx, t.cwd)
+	}
+	return t.client.App(ctx, string(app))
 }
 
 // maxSlugs bounds the apps that an answer names.

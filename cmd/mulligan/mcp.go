@@ -17,7 +17,9 @@ else the one that the current folder belongs to.
 
 Its tools checkpoint, list, compare, pin, delete and roll back, and revert what single
 messages or calls wrote. Its prompts, rollback and checkpoint, are slash commands in
-clients that have them.`
+clients that have them.
+
+A user's own daemon that has ended, as after a crash, is started again by the next call.`
 
 type mcpCmd struct {
 	*cli
@@ -44,9 +46,19 @@ func (f *mcpCmd) run(ctx context.Context) error {
 		return errs.Wrap(errs.Failed, "mcp", err)
 	}
 	err = mcpserver.Run(ctx, mcpserver.Options{
-		Client: defaultApp{f.client(), f.app}, Cwd: dir, Version: buildVersion().Version, Confirm: f.confirm,
+		Client: defaultApp{ipc.NewClient(f.ownSocket()), f.app}, Wake: f.launcher().Wake, Cwd: dir, Version: buildVersion().Version, Confirm: f.confirm,
 	})
 	return errs.Wrap(errs.Failed, "mcp", err)
+}
+
+// ownSocket returns the socket that a client would use, or, where there is no daemon yet, that of the user's own daemon: init may start
+// it while the server runs.
+func (f *mcpCmd) ownSocket() string {
+	socket := ipc.FindSocket(f.socket)
+	if _, err := os.Lstat(socket); err != nil && f.socket == "" && os.Getenv("MULLIGAN_SOCKET") == "" {
+		return ipc.UserSocket()
+	}
+	return socket
 }
 
 // defaultApp is a client for which every folder belongs to app, unless app is "".

@@ -61,6 +61,8 @@ func fakeMain() {
 //	lines N           the last standard output has N lines
 //	call TOOL FLAG…   start mulligan mcp FLAG… and call its tool, without arguments;
 //	                  the result is the standard output
+//	outlive TOOL      call a tool of one mulligan mcp, end the daemon that init started, and call
+//	                  it again; the second result is the standard output
 //	fake FAULT        let the fake daemon fail: a kind of error, "hold", "damage",
 //	                  "rollback recovered", "rollback broken", "unrecorded", "warn", "none"
 //	end               end the daemon that init started
@@ -95,7 +97,7 @@ func TestScripts(t *testing.T) {
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"start": start, "code": code, "keep": keep, "lines": lines, "call": call, "fake": setFault, "interrupt": interrupt,
-			"terminal": terminal, "answer": answer, "end": end,
+			"terminal": terminal, "answer": answer, "end": end, "outlive": outlive,
 		},
 	})
 }
