@@ -32,6 +32,13 @@ func TestTitles(t *testing.T) {
 		for _, cp := range agentCheckpoints(t, d) {
 			titles = append(titles, cp.Title+" by "+cp.Agent)
 		}
+		safety, err := d.Checkpoints(t.Context(), root, "shop", ipc.CheckpointQuery{Trigger: ipc.TriggerPreRollback})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, cp := range safety.Checkpoints {
+			titles = append(titles, cp.RollbackTitle)
+		}
 		return titles
 	}
 	turn("t1", "one")
@@ -45,6 +52,8 @@ func TestTitles(t *testing.T) {
 	}
 	if res, err := d.Rollback(t.Context(), root, "shop", ipc.Undo, ipc.RollbackRequest{}, nil); err != nil || res.RestoredTo.Title != title {
 		t.Errorf("the receipt is of %+v, %v", res.RestoredTo, err)
+	} else if cp, err := d.Checkpoint(t.Context(), root, "shop", res.SafetyCheckpoint.ID); err != nil || cp.RollbackTo != res.RestoredTo.ID || cp.RollbackTitle != title {
+		t.Errorf("the safety checkpoint is %+v, %v", cp, err)
 	}
 	trail, err := d.Audit(t.Context(), root, "shop", 0, false)
 	if err != nil {

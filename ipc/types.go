@@ -226,6 +226,10 @@ type Checkpoint struct {
 	CalledOff bool `json:"called_off,omitempty"`
 	// Inferred marks a checkpoint of a turn that nobody announced.
 	Inferred bool `json:"inferred,omitempty"`
+	// RollbackTo of the safety checkpoint of a rollback is the checkpoint that the rollback went to, and RollbackTitle what people call
+	// that one: the title of its turn, or else its notes. It is empty if that checkpoint has neither, or is gone.
+	RollbackTo    CheckpointID `json:"rollback_to,omitempty"`
+	RollbackTitle string       `json:"rollback_title,omitempty"`
 	// StayedBehind of the safety checkpoint of a completed rollback names the layers that this rollback or an earlier one left
 	// unchanged, while it restored others.
 	StayedBehind []string `json:"stayed_behind,omitempty"`

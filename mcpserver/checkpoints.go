@@ -60,19 +60,21 @@ func outOf(cp ipc.Checkpoint, app ipc.App, next string) checkpointOut {
 }
 
 type listOut struct {
-	Checkpoints  []any            `json:"checkpoints"` // listed, or numbered with details
+	Checkpoints  []any            `json:"checkpoints"`     // listed, or numbered with details
+	Agent        string           `json:"agent,omitempty"` // whose turns those are that name no agent and no trigger
 	StorageUsage ipc.StorageUsage `json:"storage_usage"`
 	SessionToken string           `json:"session_token"`
 	Next         string           `json:"next"`
 }
 
-// listed is a checkpoint in a list: at most 150 bytes of JSON, unless its texts have many characters that JSON escapes.
+// listed is a checkpoint in a list. A list of 20 has at most listBudget bytes.
 type listed struct {
 	N       int              `json:"n,omitempty"` // the number that a call may name it by; 0 for that of a rollback that was called off
 	ID      ipc.CheckpointID `json:"checkpoint_id"`
 	Made    string           `json:"created_at"`
-	Trigger ipc.Trigger      `json:"trigger"`
-	Title   string           `json:"title,omitempty"` // of the turn that came after it, or else its notes; cut
+	Trigger ipc.Trigger      `json:"trigger,omitempty"` // left out for agents' turns where their titles need the room
+	Agent   string           `json:"agent,omitempty"`   // left out if it is that of the whole list
+	Title   string           `json:"title,omitempty"`   // of the turn that came after it, or else its notes; cut
 	Pinned  bool             `json:"pinned,omitempty"`
 	Damaged bool             `json:"damaged,omitempty"`
 }
@@ -83,18 +85,57 @@ type numbered struct {
 	checkpointFields
 }
 
-// maxLine bounds the text of a checkpoint in a list, in bytes.
-const maxLine = 32
+const (
+	// listBudget bounds an answer with a list, in bytes: 150 for each of 20 checkpoints, with all that is around them.
+	listBudget = maxListed * 150
+	// minTitle and maxTitle bound what is shown of a title, in bytes. Between them is what has room.
+	minTitle, maxTitle = 24, 120
+)
 
-func lineOf(n int, cp ipc.Checkpoint) listed {
-	text := cp.Title
-	if text == "" && cp.Notes != nil {
-		text = *cp.Notes
+// lineOf returns a checkpoint for a list, with a title of at most so many bytes.
+func lineOf(n int, cp ipc.Checkpoint, most int) listed {
+	l := listed{n, cp.ID, cp.CreatedAt.UTC().Format("2006-01-02T15:04:05Z"), cp.Trigger, cp.Agent, cp.Title, cp.Pinned, cp.Damaged != ""}
+	switch {
+	case l.Title != "":
+	case cp.RollbackTitle != "":
+		l.Title = "before going back to “" + cp.RollbackTitle + "”"
+	case cp.Notes != nil:
+		l.Title = *cp.Notes
 	}
-	if len(text) > maxLine {
-		text = strings.ToValidUTF8(text[:maxLine-3], "") + "…"
+	if len(l.Title) > most {
+		l.Title = strings.TrimSpace(strings.ToValidUTF8(l.Title[:most-len("…")], "")) + "…"
 	}
-	return listed{n, cp.ID, cp.CreatedAt.UTC().Format("2006-01-02T15:04:05Z"), cp.Trigger, text, cp.Pinned, cp.Damaged != ""}
+	return l
+}
+
+// lines returns checkpoints for the list of an answer, with as much of their titles as has room.
+func lines(out *listOut, numbers []int, cps []ipc.Checkpoint) {
+	agents := map[string]int{}
+	for _, cp := range cps {
+		agents[cp.Agent]++
+	}
+	for name, count := range agents { // the most frequent is told once
+		if name != "" && (out.Agent == "" || count > agents[out.Agent] || count == agents[out.Agent] && name < out.Agent) {
+			out.Agent = name
+		}
+	}
+	for most := maxTitle; ; most -= 2 {
+		out.Checkpoints = []any{}
+		tight := most < maxTitle
+		for i, cp := range cps {
+			l := lineOf(numbers[i], cp, most)
+			if l.Agent == out.Agent {
+				l.Agent = ""
+			}
+			if tight && l.Trigger == ipc.TriggerAgent {
+				l.Trigger = ""
+			}
+			out.Checkpoints = append(out.Checkpoints, l)
+		}
+		if most <= minTitle || len(jsonText(out)) <= listBudget {
+			return
+		}
+	}
 }
 
 type deleteOut struct {
@@ -134,27 +175,27 @@ func (t tools) list(ctx context.Context, _ *mcp.CallToolRequest, in listIn) (*mc
 	if in.Before = what.checkpoint; in.Before != "" && !slices.ContainsFunc(l.Checkpoints, func(cp ipc.Checkpoint) bool { return cp.ID == in.Before }) {
 		return nil, listOut{}, failed(errs.New(errs.NotFound, what.tool, "the app has no checkpoint %s", in.Before), what)
 	}
-	out := listOut{[]any{}, l.StorageUsage, sessionToken(app), ""}
-	var first, last ipc.CheckpointID
+	out := listOut{Checkpoints: []any{}, StorageUsage: l.StorageUsage, SessionToken: sessionToken(app)}
+	var cps []ipc.Checkpoint
+	var numbers []int
 	more := false
 	for n, cp := range older(l.Checkpoints, in) {
-		if more = len(out.Checkpoints) == in.Limit; more {
+		if more = len(cps) == in.Limit; more {
 			break
 		}
-		if first == "" {
-			first = cp.ID
-		}
-		last = cp.ID
-		if in.Details {
-			cp.Warnings, cp.Damaged = wording(app.ID).texts(cp.Warnings), wording(app.ID).text(cp.Damaged)
-			out.Checkpoints = append(out.Checkpoints, numbered{n, checkpointFields(cp)})
-		} else {
-			out.Checkpoints = append(out.Checkpoints, lineOf(n, cp))
-		}
+		cps, numbers = append(cps, cp), append(numbers, n)
 	}
-	out.Next = nextOfList(app, in, first)
+	out.Next = nextOfList(in, cps)
 	if more {
-		out.Next += "; " + callOf("list_checkpoints", app.ID, "trigger", string(in.Trigger), "before", string(last)) + " lists older ones"
+		out.Next += "; " + callOf("list_checkpoints", in.App, "trigger", string(in.Trigger), "before", string(cps[len(cps)-1].ID)) + " lists older ones"
+	}
+	if !in.Details {
+		lines(&out, numbers, cps)
+		return nil, out, nil
+	}
+	for i, cp := range cps {
+		cp.Warnings, cp.Damaged = wording(app.ID).texts(cp.Warnings), wording(app.ID).text(cp.Damaged)
+		out.Checkpoints = append(out.Checkpoints, numbered{numbers[i], checkpointFields(cp)})
 	}
 	return nil, out, nil
 }
@@ -177,16 +218,17 @@ func older(newestFirst []ipc.Checkpoint, in listIn) iter.Seq2[int, ipc.Checkpoin
 	}
 }
 
-func nextOfList(app ipc.App, in listIn, first ipc.CheckpointID) string {
+// nextOfList returns the next call after a list. As a list is to be short, it names the app only if the call did.
+func nextOfList(in listIn, shown []ipc.Checkpoint) string {
 	switch {
-	case first != "":
-		return toolCall("rollback_app", app.ID, first) + " goes back to the newest one shown"
+	case len(shown) > 0:
+		return toolCall("rollback_app", in.App, shown[0].ID) + " goes back to the newest one shown"
 	case in.Before != "":
-		return toolCall("list_checkpoints", app.ID, "") + " lists the newest ones: there are none before " + string(in.Before)
+		return toolCall("list_checkpoints", in.App, "") + " lists the newest ones: there are none before " + string(in.Before)
 	case in.Trigger != "":
-		return toolCall("list_checkpoints", app.ID, "") + " lists those with another trigger"
+		return toolCall("list_checkpoints", in.App, "") + " lists those with another trigger"
 	}
-	return toolCall("create_checkpoint", app.ID, "") + " captures the present state"
+	return toolCall("create_checkpoint", in.App, "") + " captures the present state"
 }
 
 func (t tools) pin(ctx context.Context, _ *mcp.CallToolRequest, in pinIn) (*mcp.CallToolResult, checkpointOut, error) {

@@ -81,7 +81,7 @@ func (s *script) handler() http.Handler {
 	mux := http.NewServeMux()
 	on := func(pattern string, f func(http.ResponseWriter, *http.Request) error) {
 		mux.Handle(pattern, ipc.Handle(func(w http.ResponseWriter, r *http.Request) error {
-			if app := r.PathValue("app"); app != "" && app != "shop" && app != "app-1" {
+			if app := r.PathValue("app"); app != "" && app != "shop" && app != string(s.app.ID) {
 				return errs.New(errs.NotFound, "find the app", "there is no app %q", app)
 			}
 			return f(w, r)
@@ -108,19 +108,22 @@ func (s *script) handler() http.Handler {
 }
 
 func (s *script) add(req ipc.CreateRequest) ipc.Checkpoint {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.made++
-	cp := ipc.Checkpoint{
-		ID: ipc.CheckpointID(fmt.Sprintf("cp-%012x", s.made)), AppID: "app-1", Trigger: req.Trigger, Pinned: req.Pinned,
-		Quiesced: true, SizeBytes: 4096, CreatedAt: epoch.Add(time.Duration(s.made) * time.Minute),
-	}
+	cp := ipc.Checkpoint{Trigger: req.Trigger, Pinned: req.Pinned, Quiesced: true, SizeBytes: 4096}
 	if cp.Trigger == "" {
 		cp.Trigger = ipc.TriggerManual
 	}
 	if req.Notes != "" {
 		cp.Notes = &req.Notes
 	}
+	return s.put(cp)
+}
+
+// put adds a checkpoint with the next id and time.
+func (s *script) put(cp ipc.Checkpoint) ipc.Checkpoint {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.made++
+	cp.ID, cp.AppID, cp.CreatedAt = ipc.CheckpointID(fmt.Sprintf("cp-%012x", s.made)), "app-1", epoch.Add(time.Duration(s.made)*time.Minute)
 	s.cps = slices.Insert(s.cps, 0, cp)
 	return cp
 }

@@ -2,7 +2,6 @@ package mcpserver
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -22,15 +21,7 @@ type failure struct {
 }
 
 // Error returns the text of the result, which is JSON.
-func (f *failure) Error() string {
-	var b strings.Builder
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)              // readable for a model: `mulligand &`, and not \u0026
-	if err := enc.Encode(f); err != nil { // strings can always be encoded
-		return f.Body.Message
-	}
-	return strings.TrimSuffix(b.String(), "\n")
-}
+func (f *failure) Error() string { return jsonText(f) }
 
 // invocation describes a call, for the text of the next one.
 type invocation struct {
@@ -199,7 +190,7 @@ func quoted(s string) string {
 }
 
 // forgive runs before the SDK's check of arguments. It makes arguments fit, and returns errors of arguments in the form of all other
-// errors, with the usage of the tool.
+// errors, with the usage of the tool. The text of every answer is readable.
 func forgive(schemas map[string]*jsonschema.Schema) mcp.Middleware {
 	return func(next mcp.MethodHandler) mcp.MethodHandler {
 		return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
@@ -217,11 +208,16 @@ func forgive(schemas map[string]*jsonschema.Schema) mcp.Middleware {
 			}
 			call.Params.Arguments = args
 			res, err := next(ctx, method, req)
+			r, ok := res.(*mcp.CallToolResult)
+			if !ok || r == nil {
+				return res, err
+			}
 			var known *failure
-			if r, ok := res.(*mcp.CallToolResult); ok && r != nil && r.GetError() != nil && !errors.As(r.GetError(), &known) {
+			if r.GetError() != nil && !errors.As(r.GetError(), &known) {
 				return refusal(errs.Wrap(errs.Invalid, call.Params.Name, r.GetError()), call.Params.Name, schema), err
 			}
-			return res, err
+			readableText(r)
+			return r, err
 		}
 	}
 }

@@ -61,7 +61,7 @@ func checkpointSchema() *jsonschema.Schema {
 
 func listSchema() *jsonschema.Schema {
 	s := object("checkpoints array", "storage_usage object", "session_token string", "next string")
-	s.Properties["checkpoints"].Items = object("checkpoint_id string", "trigger string", "created_at string")
+	s.Properties["checkpoints"].Items = object("checkpoint_id string", "created_at string")
 	return s
 }
 

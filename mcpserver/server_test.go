@@ -191,14 +191,14 @@ func TestListIsBounded(t *testing.T) {
 		shown int
 		next  string
 	}{
-		{nil, 20, "list_checkpoints(app_id='app-1', before='cp-000000000006') lists older ones"},
+		{nil, 20, "list_checkpoints(before='cp-000000000006') lists older ones"},
 		{map[string]any{"limit": 500}, 20, "before='cp-000000000006'"},
 		{map[string]any{"limit": -1}, 20, "before='cp-000000000006'"},
-		{map[string]any{"limit": 3}, 3, "list_checkpoints(app_id='app-1', before='cp-000000000017')"},
+		{map[string]any{"limit": 3, "app_id": "shop"}, 3, "list_checkpoints(app_id='shop', before='cp-000000000017')"},
 		{map[string]any{"before": "cp-000000000006"}, 5, "checkpoint_id='cp-000000000005') goes back"},
 		{map[string]any{"before": "20", "details": true}, 5, "checkpoint_id='cp-000000000005') goes back"},
 		{map[string]any{"before": "25"}, 0, "there are none before cp-000000000001"},
-		{map[string]any{"trigger": "deploy"}, 0, "list_checkpoints(app_id='app-1') lists those with another trigger"},
+		{map[string]any{"trigger": "deploy"}, 0, "list_checkpoints() lists those with another trigger"},
 		{map[string]any{"trigger": nil, "limit": nil}, 20, "lists older ones"},
 	}
 	for _, tt := range tests {
@@ -209,31 +209,81 @@ func TestListIsBounded(t *testing.T) {
 		}
 	}
 	empty := connect(t, newScript(ws).start(t), ws, nil, nil)
-	if a := call(t, empty, "list_checkpoints", nil); a.text("next") != "create_checkpoint(app_id='app-1') captures the present state" {
+	if a := call(t, empty, "list_checkpoints", nil); a.text("next") != "create_checkpoint() captures the present state" {
 		t.Errorf("nothing there: %v", a)
 	}
 }
 
-// A list costs a model at most 150 bytes a checkpoint, and numbers and words name what it shows.
+// A list of 20 costs a model at most 150 bytes a checkpoint, with all that is around them, and numbers and words name what it shows.
 func TestListIsShort(t *testing.T) {
 	ws := shortDir(t)
 	s := newScript(ws)
-	for i := range 20 {
-		s.add(ipc.CreateRequest{Notes: fmt.Sprintf("%d: a note that goes on and on, for more than any list should have of it", i), Pinned: i%2 == 0})
+	s.app.ID = "app-0123456789ab"
+	prompts := []string{
+		"Add a page that lists the orders of a customer, newest first", "fix the failing test", "Rename Cart to Basket everywhere & keep <Basket/> working",
+		"Why does the checkout take 4 seconds? Make it fast", "Schreib bitte die Fußzeile der Rechnungen auf Französisch um, wie besprochen",
+	}
+	for i := range 30 {
+		cp := ipc.Checkpoint{Trigger: ipc.TriggerAgent, Title: prompts[i%len(prompts)], Agent: "claude-code", Pinned: i%10 == 0}
+		switch {
+		case i%12 == 5:
+			notes := "before the upgrade of the database server"
+			cp = ipc.Checkpoint{Trigger: ipc.TriggerManual, Notes: &notes}
+		case i%12 == 9:
+			notes := "safety checkpoint before rollback to cp-000000000003"
+			cp = ipc.Checkpoint{Trigger: ipc.TriggerPreRollback, Notes: &notes, RollbackTo: "cp-000000000003", RollbackTitle: prompts[2]}
+		case i == 27:
+			cp.Agent = "codex"
+		}
+		s.put(cp)
 	}
 	cs := connect(t, s.start(t), ws, nil, nil)
-	a := call(t, cs, "list_checkpoints", nil)
-	text, err := json.Marshal(a.Fields["checkpoints"])
-	if err != nil || len(text) > 20*150 {
-		t.Errorf("20 checkpoints are %d bytes, %v: %s", len(text), err, text)
+	text := func(args map[string]any) (string, answer) {
+		res, err := cs.CallTool(t.Context(), &mcp.CallToolParams{Name: "list_checkpoints", Arguments: args})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return res.Content[0].(*mcp.TextContent).Text, answerOf(t, res)
 	}
-	first := a.Fields["checkpoints"].([]any)[0].(map[string]any)
-	if first["n"] != 1.0 || first["title"] != "19: a note that goes on and o…" || first["pinned"] != nil {
-		t.Errorf("the first is %v", first)
+	whole, a := text(nil)
+	cps := a.Fields["checkpoints"].([]any)
+	if len(whole) > 20*150 || len(cps) != 20 {
+		t.Errorf("%d checkpoints are %d bytes: %s", len(cps), len(whole), whole)
 	}
-	for name, want := range map[string]string{"1": "cp-000000000014", "@{now}": "cp-000000000014", "3: A NOTE THAT goes on and on, for more than any list should have of it": "cp-000000000004"} {
+	shortest := 1000
+	for _, cp := range cps {
+		if title := cp.(map[string]any)["title"].(string); strings.HasSuffix(title, "…") {
+			shortest = min(shortest, len(title))
+		}
+	}
+	if shortest < 36 {
+		t.Errorf("a title was cut to %d bytes: %s", shortest, whole)
+	}
+	t.Logf("%d bytes, titles of up to %d", len(whole), shortest)
+	line := func(cps []any, i int) map[string]any { return cps[i].(map[string]any) }
+	if a.Fields["agent"] != "claude-code" || line(cps, 1)["agent"] != nil || line(cps, 1)["trigger"] != nil || line(cps, 0)["trigger"] != "manual" || line(cps, 2)["agent"] != "codex" || line(cps, 0)["n"] != 1.0 {
+		t.Errorf("the agents are told as %s", whole)
+	}
+	few, a := text(map[string]any{"limit": 10})
+	cps = a.Fields["checkpoints"].([]any)
+	if line(cps, 4)["title"] != prompts[0] || line(cps, 4)["trigger"] != "agent" || line(cps, 2)["title"] != prompts[2] || !strings.Contains(few, prompts[2]) ||
+		line(cps, 8)["title"] != "before going back to “"+prompts[2]+"”" || line(cps, 8)["trigger"] != "pre-rollback" {
+		t.Errorf("titles have room and are cut, or escaped: %s", few)
+	}
+	for name, want := range map[string]string{"1": "cp-00000000001e", "@{now}": "cp-00000000001e", "3": "cp-00000000001c"} {
 		if d := call(t, cs, "diff_checkpoint", map[string]any{"checkpoint_id": name, "against": "2"}); d.text("from") != want {
 			t.Errorf("%q: %v, and should be %s", name, d, want)
+		}
+	}
+}
+
+// The text of an answer has no escapes that only pages of HTML need.
+func TestReadable(t *testing.T) {
+	for in, want := range map[string]string{
+		`{"a":"\u003cb\u003e \u0026"}`: `{"a":"<b> &"}`, `"\\u003c"`: `"\\u003c"`, `"\\\u003c"`: `"\\<"`, `"\n\u00e9"`: `"\n\u00e9"`, `"\`: `"\`,
+	} {
+		if got := readable(in); got != want {
+			t.Errorf("%s is %s, and should be %s", in, got, want)
 		}
 	}
 }

@@ -162,11 +162,11 @@ func (svc *Service) KeepsTitles(a *app.App) bool {
 	return !svc.opt.NoTitles && (titles == nil || *titles)
 }
 
-// Entitle adds the titles and agents of their turns to checkpoints. They are not parts of the checkpoints' records, so that
-// they get into nothing that leaves this host, nor into the audit trail. A nil checkpoint is left out; so are turns that are
-// forgotten or cannot be read.
+// Entitle adds the titles and agents of their turns to checkpoints, and to safety checkpoints what the checkpoint that their rollback
+// went to is called. They are not parts of the checkpoints' records, so that they get into nothing that leaves this host, nor into the
+// audit trail. A nil checkpoint is left out; so are turns that are forgotten or cannot be read.
 func (svc *Service) Entitle(ctx context.Context, a *app.App, cps ...*ipc.Checkpoint) {
-	if !slices.ContainsFunc(cps, func(cp *ipc.Checkpoint) bool { return cp != nil && cp.TurnID != nil }) {
+	if !slices.ContainsFunc(cps, func(cp *ipc.Checkpoint) bool { return cp != nil && (cp.TurnID != nil || cp.RollbackTo != "") }) {
 		return
 	}
 	names, err := svc.store.TurnNames(ctx, a.Rec().ID)
@@ -175,12 +175,25 @@ func (svc *Service) Entitle(ctx context.Context, a *app.App, cps ...*ipc.Checkpo
 	}
 	keep := svc.KeepsTitles(a)
 	for _, cp := range cps {
-		if cp == nil || cp.TurnID == nil {
+		if cp == nil {
 			continue
 		}
-		name := names[*cp.TurnID]
-		if cp.Agent = name.Agent; keep {
-			cp.Title = name.Title
+		if cp.TurnID != nil {
+			name := names[*cp.TurnID]
+			if cp.Agent = name.Agent; keep {
+				cp.Title = name.Title
+			}
+		}
+		if cp.RollbackTo == "" {
+			continue
+		}
+		to, err := svc.store.Checkpoint(ctx, a.Rec().ID, cp.RollbackTo)
+		switch {
+		case err != nil:
+		case keep && to.TurnID != nil && to.Trigger == ipc.TriggerAgent && names[*to.TurnID].Title != "":
+			cp.RollbackTitle = names[*to.TurnID].Title
+		case to.Notes != nil && to.Trigger != ipc.TriggerPreRollback:
+			cp.RollbackTitle = *to.Notes
 		}
 	}
 }

@@ -47,7 +47,7 @@ func (r *rollback) safetyCheckpoint(ctx context.Context) (string, error) {
 	asked.Wait()
 	cp.Running, cp.Healthy = was.Running, was.Healthy
 	cp.Trigger, cp.CalledOff = ipc.TriggerPreRollback, true // until the rollback is done
-	cp.Notes = checkpoint.Optional("safety checkpoint before " + r.goal.words())
+	cp.Notes, cp.RollbackTo = checkpoint.Optional("safety checkpoint before "+r.goal.words()), r.plan.Target
 	cp.Warnings = append(cp.Warnings, r.goal.lacks()...)
 	r.plan.Safety = cp.ID
 	err = r.writePlan(ctx, preparing)

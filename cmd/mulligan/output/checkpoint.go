@@ -43,7 +43,7 @@ func (p *Printer) checkpointRow(cp ipc.Checkpoint) []string {
 			pin = "-"
 		}
 	}
-	notes := p.OptionalText(cp.Notes)
+	notes := p.notesOf(cp)
 	if turn := p.turnOf(cp); p.Terminal && turn != "" && cp.Trigger == ipc.TriggerAgent {
 		notes = "before " + turn
 		if cp.Notes != nil {
@@ -66,6 +66,14 @@ func (p *Printer) checkpointRow(cp ipc.Checkpoint) []string {
 		row = append(row, p.Text(cp.Title))
 	}
 	return row
+}
+
+// notesOf returns the notes of a checkpoint. For people, those of a safety checkpoint name what its rollback went to by its title.
+func (p *Printer) notesOf(cp ipc.Checkpoint) string {
+	if p.Terminal && cp.RollbackTitle != "" {
+		return "safety checkpoint before rollback to " + p.quoted(cp.RollbackTitle)
+	}
+	return p.OptionalText(cp.Notes)
 }
 
 // PrintCheckpoint prints the checkpoint that a command made or changed, with its warnings.
@@ -110,7 +118,7 @@ func (p *Printer) CheckpointFields(cp ipc.Checkpoint) [][2]string {
 		{"healthy", yesNoUnknown(cp.Healthy)},
 		{"rehearsed", yesNoUnknown(cp.Rehearsed)},
 		{"size_bytes", p.Size(cp.SizeBytes)},
-		{"notes", p.OptionalText(cp.Notes)},
+		{"notes", p.notesOf(cp)},
 		{"ref", p.OptionalText(cp.Ref)},
 		{"files_snapshot_id", p.OptionalText(cp.FilesSnapshot)},
 		{"files_hash", p.OptionalText(cp.FilesHash)},

@@ -172,7 +172,7 @@ func (p *Printer) outcome(id ipc.CheckpointID, res ipc.RollbackResult) string {
 	if cp := res.RestoredTo; cp != nil && res.RolledBack && cp.TurnID == nil {
 		to = fmt.Sprintf("%s, made %s", p.Text(string(cp.ID)), p.Time(cp.CreatedAt))
 		if cp.Notes != nil {
-			to += " (" + p.Text(*cp.Notes) + ")"
+			to += " (" + p.notesOf(*cp) + ")"
 		}
 	}
 	switch {

@@ -112,6 +112,8 @@ func (m *model) words(r row) string {
 		words = append(words, "before writes that nobody told of")
 	case cp.Trigger == ipc.TriggerAgent:
 		words = append(words, "before a turn")
+	case cp.RollbackTitle != "":
+		words = append(words, "before going back to “"+m.Escape(cp.RollbackTitle)+"”")
 	case cp.Notes != nil:
 		words = append(words, m.Escape(*cp.Notes))
 	default:
@@ -202,7 +204,7 @@ func (m *model) bottom() string {
 	case m.mode == searching:
 		return m.fit("/"+m.Escape(m.search)+"▏  enter: done  esc: all", m.width)
 	case m.mode == confirming:
-		return m.bold(m.fit(m.question()+" [Y/n]", m.width))
+		return m.bold(m.fit(m.question(m.width-len(yesNo))+yesNo, m.width))
 	case m.notice != "":
 		text = m.notice
 	case m.search != "":
@@ -211,7 +213,11 @@ func (m *model) bottom() string {
 	return m.dim(m.fit(text, m.width))
 }
 
-func (m *model) question() string {
+// yesNo are the keys that answer a question.
+const yesNo = " [Y/n]"
+
+// question returns what is asked before something is done. Of what a checkpoint is called it shows as much as fits into width.
+func (m *model) question(width int) string {
 	r, _ := m.selected()
 	switch m.asks.Deed {
 	case Undo:
@@ -221,23 +227,44 @@ func (m *model) question() string {
 	case Fork:
 		return fmt.Sprintf("Make a fork, a running copy of the app, of the state of %s?", m.Ago(r.cp.CreatedAt))
 	}
-	return fmt.Sprintf("Go back to %s (%s)? The present state is kept.", m.Ago(r.cp.CreatedAt), m.words(row{cp: r.cp}))
+	before, after := fmt.Sprintf("Go back to %s (", m.Ago(r.cp.CreatedAt)), ")? The present state is kept."
+	room := width - ansi.StringWidth(before+after)
+	if least := ansi.StringWidth("before “…"); room < least {
+		return m.fit("Go back to "+m.Ago(r.cp.CreatedAt), width-1) + "?"
+	}
+	return before + m.fit(m.words(row{cp: r.cp}), room) + after
+}
+
+// keys are the keys and what they do.
+var keys = [][2]string{
+	{"up, down, k, j", "the row before, the next"}, {"page up, page down", "a page"}, {"home, end, g, G", "the newest, the oldest"},
+	{"enter", "go back to this state: files, disks and databases together"}, {"u", "undo the newest turn of an agent"},
+	{"r", "redo: take the newest rollback back"}, {"f", "make a fork of this state, and leave the app as it is"},
+	{"/", "show only rows with some words; esc shows all"}, {"q, esc", "leave, and change nothing"},
 }
 
 func (m *model) help() string {
-	lines := []string{
-		m.bold("What the keys do"), "",
-		"  up, down, k, j      the row before, the next", "  page up, page down  a page", "  home, end, g, G     the newest, the oldest",
-		"  enter               go back to this state: files, disks and databases together", "  u                   undo the newest turn of an agent",
-		"  r                   redo: take the newest rollback back", "  f                   make a fork of this state, and leave the app as it is",
-		"  /                   show only rows with some words; esc shows all", "  q, esc              leave, and change nothing", "",
-		"A rollback first makes a checkpoint of the present state: it can always be taken back.",
-		"Beside the list is what a rollback would do: - goes, + comes back, ~ becomes as it was.", "", m.dim("any key: back to the list"),
+	const column = 22 // where the texts begin
+	lines := []string{m.bold("What the keys do"), ""}
+	for _, k := range keys {
+		indent := fmt.Sprintf("  %-*s", column-2, k[0])
+		for _, part := range m.wrapped(k[1], m.width-column) {
+			lines = append(lines, m.fit(indent+part, m.width))
+			indent = strings.Repeat(" ", column)
+		}
 	}
-	for i, line := range lines {
-		lines[i] = m.fit(line, m.width)
+	for _, text := range []string{"A rollback first makes a checkpoint of the present state: it can always be taken back.",
+		"Beside the list is what a rollback would do: - goes, + comes back, ~ becomes as it was."} {
+		lines = append(lines, "")
+		lines = append(lines, m.wrapped(text, m.width)...)
 	}
+	lines = append(lines, "", m.dim("any key: back to the list"))
 	return strings.Join(lines[:min(len(lines), m.height)], "\n")
+}
+
+// wrapped divides a text into lines of at most so many columns, between words.
+func (m *model) wrapped(text string, width int) []string {
+	return strings.Split(ansi.Wrap(text, max(width, 10), ""), "\n")
 }
 
 // fit cuts a text to a width in columns.
