@@ -5,6 +5,7 @@ package naming
 import (
 	"context"
 	"fmt"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -98,19 +99,22 @@ func byPrefix(list []ipc.Checkpoint, prefix string) (ipc.CheckpointID, error) {
 		WithHint("give more of it")
 }
 
+// elsewhere matches how other tools name the newest states: HEAD, HEAD~1, HEAD^, latest, -1.
+var elsewhere = regexp.MustCompile(`(?i)^((head|latest|newest|last|first|current|previous|prev|tip|top)([~^][0-9]*)*|[~^]+[0-9]*|-[0-9]+)$`)
+
 // byWords returns the one checkpoint whose turn's title, or whose notes, are words; else that in which they occur. Upper and lower
 // case are the same.
 func byWords(newestFirst []ipc.Checkpoint, words string) (ipc.CheckpointID, error) {
-	words = strings.ToLower(words)
+	lower := strings.ToLower(words)
 	var found []ipc.Checkpoint
 	whole := false
 	for _, cp := range newestFirst {
 		for _, text := range namesOf(cp) {
-			same := strings.ToLower(text) == words
+			same := strings.ToLower(text) == lower
 			if same && !whole {
 				whole, found = true, nil
 			}
-			if same || !whole && strings.Contains(strings.ToLower(text), words) {
+			if same || !whole && strings.Contains(strings.ToLower(text), lower) {
 				found = append(found, cp)
 				break
 			}
@@ -118,6 +122,9 @@ func byWords(newestFirst []ipc.Checkpoint, words string) (ipc.CheckpointID, erro
 	}
 	switch len(found) {
 	case 0:
+		if elsewhere.MatchString(words) {
+			return "", errs.New(errs.NotFound, op, "%q names no checkpoint", words).WithHint("give N for the N-th newest: 1 is the newest, 2 the one before it")
+		}
 		return "", errs.New(errs.NotFound, op, "%q names no checkpoint", words).
 			WithHint("give an id (cp-…), the beginning of one, N for the N-th newest, words of a title or of notes, or a time as in '@{2 hours ago}'")
 	case 1:

@@ -2,6 +2,8 @@ package naming
 
 import (
 	"context"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -36,11 +38,24 @@ func TestCheckpoint(t *testing.T) {
 	}
 	for name, kind := range map[string]errs.Kind{
 		"0": errs.Invalid, "4": errs.NotFound, "99999999999999999999": errs.Invalid, "": errs.Invalid, " ": errs.Invalid,
-		"cp-": errs.Invalid, "cp-aa": errs.Invalid, "cp-cc": errs.NotFound, "@": errs.Invalid, "@{soon}": errs.Invalid, "@{1 year ago}": errs.Invalid,
+		"cp-": errs.Invalid, "cp-aa": errs.Invalid, "cp-cc": errs.NotFound, "@": errs.Invalid, "@{soon}": errs.Invalid, "@{1 year ago}": errs.NotFound,
 		"@2001-01-01": errs.NotFound, "login": errs.Invalid, "logout": errs.NotFound,
 	} {
 		if got, err := Checkpoint(t.Context(), list, "shop", name); errs.KindOf(err) != kind {
 			t.Errorf("%q is %s, %v; the error should be %s", name, got, err, kind)
 		}
+	}
+}
+
+// Names of other tools lead to numbers, and what was typed is told as it was typed.
+func TestNamesOfOtherTools(t *testing.T) {
+	for _, name := range []string{"HEAD~1", "HEAD", "head^", "latest", "Newest", "-1", "~2"} {
+		_, err := Checkpoint(t.Context(), fixed{{ID: "cp-aa0000000001"}}, "shop", name)
+		if errs.KindOf(err) != errs.NotFound || !strings.Contains(err.Error(), strconv.Quote(name)+" names no checkpoint") || !strings.HasPrefix(errs.HintOf(err), "give N ") {
+			t.Errorf("%s: %v, %s", name, err, errs.HintOf(err))
+		}
+	}
+	if _, err := Checkpoint(t.Context(), fixed{}, "shop", "Heading"); strings.HasPrefix(errs.HintOf(err), "give N ") {
+		t.Errorf("a word is taken for a name of another tool: %v", errs.HintOf(err))
 	}
 }

@@ -17,11 +17,20 @@ var units = map[string]time.Duration{
 	"w": 7 * 24 * time.Hour, "week": 7 * 24 * time.Hour,
 }
 
+// months are the units whose length depends on the calendar, in months.
+var months = map[string]int{"month": 1, "y": 12, "year": 12}
+
+// numbers are the numbers that people write as words.
+var numbers = map[string]string{
+	"a": "1", "an": "1", "one": "1", "two": "2", "three": "3", "four": "4", "five": "5", "six": "6", "seven": "7", "eight": "8", "nine": "9",
+	"ten": "10", "eleven": "11", "twelve": "12",
+}
+
 // moments are the ways to write a time of the calendar, in the local time zone unless the text names one.
 var moments = []string{time.RFC3339, "2006-01-02T15:04:05", "2006-01-02 15:04:05", "2006-01-02T15:04", "2006-01-02 15:04", "2006-01-02"}
 
-// When reads a time in the past as people write it: "2 hours ago", "90m", "1h30m ago", "yesterday", "14:30" (the last time that it was
-// that late), "2026-03-01 14:30". now is in the local time zone.
+// When reads a time in the past as people write it: "2 hours ago", "an hour ago", "90m", "1h30m ago", "yesterday", "last monday" (as
+// late in the day as it is now), "14:30" (the last time that it was that late), "2026-03-01 14:30". now is in the local time zone.
 func When(text string, now time.Time) (time.Time, error) {
 	words := strings.Fields(strings.ToLower(text))
 	if n := len(words); n > 1 && words[n-1] == "ago" {
@@ -33,6 +42,11 @@ func When(text string, now time.Time) (time.Time, error) {
 		return now, nil
 	case "yesterday":
 		return now.AddDate(0, 0, -1), nil
+	}
+	for day := range 7 {
+		if name := strings.ToLower(time.Weekday(day).String()); strings.TrimPrefix(word, "last ") == name {
+			return now.AddDate(0, 0, -((int(now.Weekday())-day+6)%7 + 1)), nil
+		}
 	}
 	for _, layout := range []string{"15:04", "15:04:05"} {
 		if at, err := time.Parse(layout, word); err == nil {
@@ -48,35 +62,51 @@ func When(text string, now time.Time) (time.Time, error) {
 			return at, nil
 		}
 	}
-	if long, ok := span(words); ok {
-		return now.Add(-long), nil
+	if at, ok := before(now, words); ok {
+		return at, nil
 	}
 	return time.Time{}, errs.New(errs.Invalid, "", "%.64q is no time", text).
-		WithHint("write it as in 2 hours ago, 90m, yesterday, 14:30 or 2006-01-02 15:04")
+		WithHint("write it as in 2 hours ago, 90m, yesterday, last monday, 14:30 or 2006-01-02 15:04")
 }
 
-// maxSpan bounds what span returns: far longer than there is mulligan, and far from an overflow.
+// maxSpan bounds what before subtracts: far longer than there is mulligan, and far from an overflow.
 const maxSpan = 100 * 365 * 24 * time.Hour
 
-// span reads a length of time: numbers with units, "2 hours", "1h30m", "3 days 2 hours".
-func span(words []string) (sum time.Duration, ok bool) {
-	rest := strings.Join(words, "")
+// before subtracts a length of time from now: numbers with units, "2 hours", "1h30m", "3 days 2 hours", "a year".
+func before(now time.Time, words []string) (at time.Time, ok bool) {
+	var rest string
+	for _, w := range words {
+		if n, ok := numbers[w]; ok {
+			w = n
+		}
+		rest += w
+	}
+	var sum time.Duration
+	back := 0 // months
 	for rest != "" {
 		digits := rest[:len(rest)-len(strings.TrimLeft(rest, "0123456789"))]
 		rest = rest[len(digits):]
 		name := rest[:len(rest)-len(strings.TrimLeft(rest, "abcdefghijklmnopqrstuvwxyz"))]
 		rest = rest[len(name):]
+		if len(name) > 3 {
+			name = strings.TrimSuffix(name, "s")
+		}
 		unit, known := units[name]
-		if !known && len(name) > 3 {
-			unit, known = units[strings.TrimSuffix(name, "s")]
-		}
+		ofCalendar, long := months[name]
 		n, err := strconv.ParseInt(digits, 10, 32)
-		if err != nil || !known || time.Duration(n) > maxSpan/unit {
-			return 0, false
+		switch {
+		case err != nil:
+			return now, false
+		case long && n <= 1200:
+			back += int(n) * ofCalendar
+		case !known || time.Duration(n) > maxSpan/unit:
+			return now, false
+		default:
+			sum += time.Duration(n) * unit
 		}
-		if sum += time.Duration(n) * unit; sum > maxSpan {
-			return 0, false
+		if sum > maxSpan || back > 1200 {
+			return now, false
 		}
 	}
-	return sum, len(words) > 0
+	return now.AddDate(0, -back, 0).Add(-sum), len(words) > 0
 }

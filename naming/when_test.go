@@ -19,6 +19,16 @@ func TestWhen(t *testing.T) {
 		"2 Weeks ago":          now.Add(-14 * 24 * time.Hour),
 		"10 mins ago":          now.Add(-10 * time.Minute),
 		"now":                  now,
+		"1 year ago":           now.AddDate(-1, 0, 0),
+		"2 years ago":          now.AddDate(-2, 0, 0),
+		"a month ago":          now.AddDate(0, -1, 0),
+		"two hours ago":        now.Add(-2 * time.Hour),
+		"Twelve days ago":      now.Add(-12 * 24 * time.Hour),
+		"an hour ago":          now.Add(-time.Hour),
+		"one day two hours":    now.Add(-26 * time.Hour),
+		"last monday":          now.AddDate(0, 0, -6), // it is a Sunday
+		"Saturday":             now.AddDate(0, 0, -1),
+		"last sunday":          now.AddDate(0, 0, -7),
 		"yesterday":            now.AddDate(0, 0, -1),
 		"14:20":                time.Date(2026, 3, 29, 14, 20, 0, 0, zone),
 		"14:30":                time.Date(2026, 3, 28, 14, 30, 0, 0, zone),
@@ -31,7 +41,7 @@ func TestWhen(t *testing.T) {
 			t.Errorf("%q: %v, %v, want %v", text, got, err, want)
 		}
 	}
-	for _, text := range []string{"", "ago", "2", "hours ago", "2 hours later", "25:00", "tomorrow", "9999999999 hours ago", "2000000000 weeks", "-2h", "2 hoursx"} {
+	for _, text := range []string{"", "ago", "2", "hours ago", "2 hours later", "25:00", "tomorrow", "9999999999 hours ago", "2000000000 weeks", "-2h", "2 hoursx", "thirteen hours ago", "last someday", "101 years ago", "years ago", "a"} {
 		if got, err := When(text, now); err == nil || errs.KindOf(err) != errs.Invalid || errs.HintOf(err) == "" {
 			t.Errorf("%q: %v, %v", text, got, err)
 		}

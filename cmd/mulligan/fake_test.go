@@ -172,6 +172,9 @@ func (f *fake) setApp(a *fakeApp, w http.ResponseWriter, r *http.Request) error 
 	set(&a.Unit, ch.Unit)
 	set(&a.Run, ch.Run)
 	set(&a.Auto, ch.Auto)
+	if ch.Titles != nil {
+		a.Titles = ch.Titles
+	}
 	set(&a.Exclude, ch.Exclude)
 	set(&a.Retention, ch.Retention)
 	set(&a.Forking, ch.Forking)

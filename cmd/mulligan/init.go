@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,6 +18,7 @@ import (
 	"mulligan/cmd/mulligan/appkeys"
 	"mulligan/cmd/mulligan/detect"
 	"mulligan/cmd/mulligan/doctor"
+	"mulligan/cmd/mulligan/launch"
 	"mulligan/cmd/mulligan/output"
 	"mulligan/cmd/mulligan/values"
 	"mulligan/errs"
@@ -94,6 +96,9 @@ func (f *initCmd) run(ctx context.Context, dir string) error {
 			return err
 		}
 	}
+	if err := f.checkState(client, dir); err != nil {
+		return err
+	}
 	found, err := detect.App(ctx, dir)
 	if err != nil {
 		return err
@@ -126,6 +131,21 @@ func (f *initCmd) run(ctx context.Context, dir string) error {
 		}
 	}
 	return f.register(ctx, client, app, found)
+}
+
+// checkState refuses a folder that holds the state of the user's own daemon, as a home folder does, before anything is asked: the daemon
+// would refuse it too. client is nil if no daemon runs yet.
+func (f *initCmd) checkState(client *ipc.Client, dir string) error {
+	state, err := launch.StateDir()
+	if err != nil || client != nil && client.Socket() == ipc.HostSocket {
+		return nil // the daemon itself says what it lacks
+	}
+	rel, err := filepath.Rel(dir, state)
+	if err != nil || !filepath.IsLocal(rel) {
+		return nil
+	}
+	return errs.New(errs.Invalid, "init", "%s holds mulligan's own state (%s)", dir, state).
+		WithHint("protect the folder of a project: `mulligan init DIR`")
 }
 
 // reportExisting reports whether dir is the workspace of an app, and prints that app.
@@ -219,7 +239,7 @@ func (f *initCmd) proposal(dir string, found detect.Findings) ipc.App {
 // asks reports whether a person is asked.
 func (f *initCmd) asks() bool { return !f.yes && f.interactive() }
 
-// ask asks whether to go on, if a person sits at the terminal, until the answer is yes or no. Any other answer is a change to app.
+// ask asks whether to go on, if a person sits at the terminal, until the answer is yes or no. An answer KEY=VALUE is a change to app.
 func (f *initCmd) ask(ctx context.Context, app *ipc.App) error {
 	if !f.asks() {
 		return nil
@@ -233,7 +253,15 @@ func (f *initCmd) ask(ctx context.Context, app *ipc.App) error {
 			return err
 		}
 		if !strings.Contains(line, "=") {
-			return consent(line)
+			yes, ok := values.YesNo(cmp.Or(line, "yes"))
+			switch {
+			case ok && yes:
+				return nil
+			case ok:
+				return errs.New(errs.Failed, "init", "the question was answered with no").WithHint("nothing was changed")
+			}
+			f.out.Printf("%q is neither yes or no, nor a change as auto=false\n", f.out.Text(line))
+			continue
 		}
 		if words, err := values.Command(line); err == nil && len(words) == 1 {
 			line = words[0] // in quotes, as one writes it in a shell
@@ -303,13 +331,13 @@ func (f *initCmd) printSettings(app ipc.App) {
 	f.out.Fields(pairs)
 }
 
-// line reads a line from the terminal. At the end of the input it is "nothing", which is no consent.
+// line reads a line from the terminal. At the end of the input it is "no".
 func (f *initCmd) line(ctx context.Context, in *bufio.Reader) (string, error) {
 	lines := make(chan string, 1)
 	go func() { // a read of a terminal cannot be cancelled
 		line, err := in.ReadString('\n')
 		if err != nil && line == "" {
-			line = "nothing"
+			line = "no"
 		}
 		lines <- line
 	}()
@@ -320,15 +348,6 @@ func (f *initCmd) line(ctx context.Context, in *bufio.Reader) (string, error) {
 	case line := <-lines:
 		return strings.TrimSpace(line), nil
 	}
-}
-
-// consent returns nil if an answer is yes, and an error otherwise.
-func consent(line string) error {
-	switch strings.ToLower(line) {
-	case "", "y", "yes":
-		return nil
-	}
-	return errs.New(errs.Failed, "init", "the question was answered with no").WithHint("nothing was changed")
 }
 
 // register registers the app with the daemon and prints it. If the daemon does not

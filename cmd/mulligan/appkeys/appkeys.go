@@ -2,6 +2,8 @@
 package appkeys
 
 import (
+	"cmp"
+	"errors"
 	"maps"
 	"slices"
 	"strconv"
@@ -41,15 +43,15 @@ var setters = map[string]func(app *ipc.App, change *ipc.AppChange, value string)
 	"domain":   textKey(func(change *ipc.AppChange) **string { return &change.Domain }),
 	"uri":      textKey(func(change *ipc.AppChange) **string { return &change.URI }),
 	"shutdown": textKey(func(change *ipc.AppChange) **string { return &change.Shutdown }),
-	"auto": func(app *ipc.App, change *ipc.AppChange, v string) (err error) {
-		app.Auto, err = strconv.ParseBool(v)
-		change.Auto = &app.Auto
-		return err
+	"auto": func(app *ipc.App, change *ipc.AppChange, v string) error {
+		on, ok := values.YesNo(v)
+		app.Auto, change.Auto = on, &app.Auto
+		return accepts(ok, yesOrNo)
 	},
 	"titles": func(app *ipc.App, change *ipc.AppChange, v string) error {
-		keep, err := strconv.ParseBool(v)
+		keep, ok := values.YesNo(v)
 		app.Titles, change.Titles = &keep, &keep
-		return err
+		return accepts(ok, yesOrNo)
 	},
 	"exclude": func(app *ipc.App, change *ipc.AppChange, v string) error {
 		list, err := values.Patterns(v)
@@ -76,12 +78,9 @@ var setters = map[string]func(app *ipc.App, change *ipc.AppChange, value string)
 	"retention.keep_safety": retentionCount(func(r *ipc.Retention) *int { return &r.KeepSafety }),
 	"retention.max_bytes": func(app *ipc.App, change *ipc.AppChange, v string) error {
 		n, ok := tomlfile.ParseSize(v)
-		if !ok {
-			return strconv.ErrSyntax
-		}
 		app.Retention.MaxBytes = n
 		change.Retention = &app.Retention
-		return nil
+		return accepts(ok, "a number of bytes, or a size as in 500MiB or 20GiB")
 	},
 	"retention.expire_after": func(app *ipc.App, change *ipc.AppChange, v string) error {
 		app.Retention.ExpireAfter = v
@@ -96,8 +95,8 @@ var setters = map[string]func(app *ipc.App, change *ipc.AppChange, value string)
 		f.Expose = nil
 		for _, word := range words(v) {
 			port, err := strconv.Atoi(word)
-			if err != nil {
-				return err
+			if err != nil || port < 1 || port > 65535 {
+				return accepts(false, "numbers of ports with commas between them, as in 8080,9090")
 			}
 			f.Expose = append(f.Expose, port)
 		}
@@ -135,16 +134,83 @@ var setters = map[string]func(app *ipc.App, change *ipc.AppChange, value string)
 // ownQuotes lists the keys whose setters handle quotation marks themselves.
 var ownQuotes = []string{"run", "exclude", "health.command"}
 
-// Set applies one argument KEY=VALUE to app and change.
+// elsewhere are the words that people and other tools have for a key.
+var elsewhere = map[string][]string{
+	"auto":                 {"autosave", "automatic", "autocheckpoint", "checkpoints"},
+	"retention.keep_last":  {"retention.keep", "retention", "keep", "keep_last", "retention.last", "retention.count"},
+	"retention.daily_days": {"retention.days", "retention.daily", "days", "daily"},
+	"retention.max_bytes":  {"retention.max_size", "retention.size", "retention.bytes", "max_size", "quota"},
+	"health.url":           {"health", "healthcheck", "health_check", "health.http", "health.check", "healthz"},
+	"health.timeout":       {"timeout"},
+	"health.command":       {"health.cmd", "health.exec"},
+	"exclude":              {"ignore", "excludes", "gitignore", "skip"},
+	"run":                  {"command", "cmd", "start", "exec"},
+	"unit":                 {"service", "container", "compose"},
+	"database":             {"databases", "db", "dbs"},
+	"volumes":              {"volume"},
+	"fork.ports":           {"ports", "port"},
+	"fork.dir":             {"fork", "forks"},
+	"titles":               {"title", "prompts"},
+}
+
+// fixed says of what no key changes how it can be had another way.
+var fixed = map[string]string{
+	"workspace": "an app's folder stays the same: `mulligan init` in another folder makes another app",
+	"slug":      "an app's name stays the same: `mulligan init --slug NAME` makes another app",
+}
+
+// Meant returns the key that an unknown one was probably meant to be, or "".
+func Meant(key string) string {
+	for own, words := range elsewhere {
+		if slices.Contains(words, strings.ReplaceAll(strings.ToLower(key), "-", "_")) {
+			return own
+		}
+	}
+	all := slices.Sorted(maps.Keys(setters))
+	if near := nearest.Word(key, all); near != "" {
+		return near
+	}
+	if at := slices.IndexFunc(all, func(own string) bool { return strings.HasSuffix(own, "."+strings.ToLower(key)) }); at >= 0 {
+		return all[at]
+	}
+	return ""
+}
+
+const (
+	op      = "app set"
+	yesOrNo = "yes or no"
+)
+
+// refused is the error of a setter for a value that its key does not take.
+type refused struct{ accepted string }
+
+func (r refused) Error() string { return "give " + r.accepted }
+
+// accepts returns an error that says which values a key takes, unless ok is true.
+func accepts(ok bool, accepted string) error {
+	if ok {
+		return nil
+	}
+	return refused{accepted}
+}
+
+// Set applies one argument KEY=VALUE to app and change. No error refers to a help: it says what is accepted.
 func Set(app *ipc.App, change *ipc.AppChange, pair string) error {
-	const op = "app set"
 	key, value, found := strings.Cut(pair, "=")
 	set := setters[key]
-	if !found || set == nil {
-		if near := nearest.Word(key, slices.Collect(maps.Keys(setters))); near != "" && found {
-			return errs.New(errs.Invalid, op, "%.64q is no key of an app", key).WithHint("did you mean %s?", near)
+	switch {
+	case !found:
+		return errs.New(errs.Invalid, op, "%.64q is not KEY=VALUE", pair).WithHint("write it as in auto=yes")
+	case set == nil:
+		e := errs.New(errs.Invalid, op, "%.64q is no key of an app", key)
+		known := map[string]string{"dir": "workspace", "folder": "workspace", "path": "workspace", "name": "slug"}
+		if why := fixed[cmp.Or(known[strings.ToLower(key)], strings.ToLower(key))]; why != "" {
+			return e.WithHint("%s", why)
 		}
-		return errs.New(errs.Invalid, op, "%q is not KEY=VALUE with a known key", pair).WithHint("see `mulligan app set --help`")
+		if near := Meant(key); near != "" {
+			return e.WithHint("did you mean %s?", near)
+		}
+		return e.WithHint("the keys are %s", strings.Join(slices.Sorted(maps.Keys(setters)), ", "))
 	}
 	if !slices.Contains(ownQuotes, key) {
 		var err error
@@ -153,8 +219,9 @@ func Set(app *ipc.App, change *ipc.AppChange, pair string) error {
 		}
 	}
 	err := set(app, change, value)
-	if err != nil && errs.KindOf(err) == errs.Internal {
-		return errs.New(errs.Invalid, op, "%q is not a value for %s", value, key).WithHint("see `mulligan app set --help`")
+	var no refused
+	if errors.As(err, &no) {
+		return errs.New(errs.Invalid, op, "%.64q is not a value for %s", value, key).WithHint("%s", no.Error())
 	}
 	return err
 }
@@ -195,7 +262,7 @@ func retentionCount(field func(*ipc.Retention) *int) func(*ipc.App, *ipc.AppChan
 		n, err := strconv.Atoi(v)
 		*field(&app.Retention) = n
 		change.Retention = &app.Retention
-		return err
+		return accepts(err == nil && n >= 0, "a whole number, as in 20")
 	}
 }
 

@@ -128,6 +128,8 @@ func (f *Findings) findSQLite(ctx context.Context, root *os.Root) error {
 		case entries > maxEntries:
 			f.Unprotected = append(f.Unprotected, fmt.Sprintf("SQLite files were looked for among the first %d files only", maxEntries))
 			return fs.SkipAll
+		case d.IsDir() && ownState(root, path):
+			return fs.SkipDir
 		case d.IsDir() && path != "." && (skippedDirs[d.Name()] || strings.Count(path, "/") >= maxDepth):
 			return fs.SkipDir
 		case !d.Type().IsRegular() || !isSQLite(root, path):
@@ -144,6 +146,12 @@ func (f *Findings) findSQLite(ctx context.Context, root *os.Root) error {
 		f.addDatabase(db, "")
 		return nil
 	})
+}
+
+// ownState reports whether a folder is one in which mulligan keeps its state.
+func ownState(root *os.Root, path string) bool {
+	_, err := root.Lstat(filepath.Join(path, "mulligan.db"))
+	return err == nil
 }
 
 // isSQLite reports whether the file at path begins with SQLite's header string (SQLite file format, §1.3.1).

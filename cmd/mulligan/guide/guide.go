@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -83,22 +84,78 @@ func Command(parent *cobra.Command, name string) string {
 	return parent.CommandPath() + " " + near
 }
 
+// flagsElsewhere are the words that other tools have for a flag. A word may mean several; the first that the command has is meant.
+var flagsElsewhere = []struct {
+	own   string
+	words []string
+}{
+	{"notes", []string{"m", "message", "msg", "description", "comment", "name", "title"}},
+	{"reason", []string{"m", "message", "msg", "why"}},
+	{"pin", []string{"pinned", "keep", "protect"}},
+	{"limit", []string{"n", "max-count", "max", "number", "count", "last", "lines"}},
+	{"count", []string{"n", "number"}},
+	{"dry-run", []string{"n", "preview", "simulate", "what-if", "no-act", "check"}},
+	{"yes", []string{"y", "assume-yes", "no-input", "non-interactive", "no-confirm"}},
+	{"force", []string{"f"}},
+	{"scope", []string{"path", "paths", "only", "file", "files", "layer", "include"}},
+	{"without", []string{"exclude", "except", "skip"}},
+	{"name-status", []string{"name-only", "names"}},
+	{"stat", []string{"summary", "short"}},
+	{"conversation", []string{"session"}},
+	{"slug", []string{"name"}},
+	{"run", []string{"command", "cmd", "exec"}},
+	{"json", []string{"j", "format", "output", "o"}},
+	{"app", []string{"a", "project"}},
+}
+
 // Flag explains an error of the parser of cmd's flags. hint is "" if there is nothing to suggest.
 func Flag(cmd *cobra.Command, err error) (message, hint string) {
 	var unknown *pflag.NotExistError
 	var value *pflag.InvalidValueError
+	var syntax *pflag.InvalidSyntaxError
 	switch {
 	case errors.As(err, &unknown):
-		var names []string
-		cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
-		if near := nearest.Word(unknown.GetSpecifiedName(), names); near != "" {
-			hint = fmt.Sprintf("did you mean --%s?", near)
+		if letters := unknown.GetSpecifiedShortnames(); letters != "" {
+			return "unknown flag: -" + letters, meant(cmd, letters)
 		}
+		return "unknown flag: --" + unknown.GetSpecifiedName(), meant(cmd, unknown.GetSpecifiedName())
 	case errors.As(err, &value):
 		f := value.GetFlag()
 		return fmt.Sprintf("--%s: %.64q is no %s", f.Name, value.GetValue(), kind(f)), ""
+	case errors.As(err, &syntax):
+		return fmt.Sprintf("%.64q is no flag", syntax.GetSpecifiedFlag()), ""
 	}
 	return err.Error(), hint
+}
+
+// meant says which flag of cmd an unknown one, given without its dashes, was probably meant to be, or returns "".
+func meant(cmd *cobra.Command, word string) string {
+	has := func(name string) bool { return cmd.Flags().Lookup(name) != nil }
+	if strings.Trim(word, "0123456789") == "" {
+		if has("limit") {
+			return fmt.Sprintf("did you mean --limit %s?", word)
+		}
+		return "a number of a checkpoint has no sign: 1 is the newest"
+	}
+	if len(word) > 1 {
+		var names []string
+		cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
+		if near := nearest.Word(word, names); near != "" {
+			return fmt.Sprintf("did you mean --%s?", near)
+		}
+	}
+	for _, f := range flagsElsewhere {
+		letter, size := utf8.DecodeRuneInString(word) // -n5 is -n 5
+		known := word == f.own || slices.Contains(f.words, word) || strings.Trim(word[size:], "0123456789") == "" && slices.Contains(f.words, string(letter))
+		switch {
+		case !known:
+		case has(f.own):
+			return fmt.Sprintf("did you mean --%s?", f.own)
+		case f.own == "yes":
+			return "leave it out: " + cmd.CommandPath() + " asks nothing"
+		}
+	}
+	return ""
 }
 
 // kind names what a flag's values are.

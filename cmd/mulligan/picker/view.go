@@ -253,9 +253,9 @@ func (m *model) help() string {
 			indent = strings.Repeat(" ", column)
 		}
 	}
+	lines = append(lines, "")
 	for _, text := range []string{"A rollback first makes a checkpoint of the present state: it can always be taken back.",
 		"Beside the list is what a rollback would do: - goes, + comes back, ~ becomes as it was."} {
-		lines = append(lines, "")
 		lines = append(lines, m.wrapped(text, m.width)...)
 	}
 	lines = append(lines, "", m.dim("any key: back to the list"))

@@ -29,9 +29,20 @@ func Text(key, v string) (string, error) {
 	}
 	if _, err := tomlfile.Decode("app set", key, []byte("value = "+v), &read); err != nil {
 		return "", errs.New(errs.Invalid, "app set", "the value of %s begins with a quotation mark and is not a quoted text", key).
-			WithHint("leave the quotation marks out, or see `mulligan app set --help`")
+			WithHint("leave the quotation marks out, or close them")
 	}
 	return read.Value, nil
+}
+
+// YesNo reads a value that is yes or no, as it is printed or as other tools write it, and reports whether it is one.
+func YesNo(v string) (yes, ok bool) {
+	switch strings.ToLower(v) {
+	case "yes", "y", "on", "true", "1":
+		return true, true
+	case "no", "n", "off", "false", "0":
+		return false, true
+	}
+	return false, false
 }
 
 // textList reads a list of quoted texts in brackets. key names the value in errors.

@@ -25,7 +25,7 @@ func splitWords(s string) ([]string, error) {
 		switch {
 		case escapes:
 			if i++; i == len(rs) {
-				return nil, errs.New(errs.Invalid, "split command", "nothing follows the last backslash of %q", s)
+				return nil, errs.New(errs.Invalid, "read the command", "nothing follows the last backslash: %s", s)
 			}
 			word.WriteRune(rs[i])
 			inWord = true
@@ -47,7 +47,8 @@ func splitWords(s string) ([]string, error) {
 		}
 	}
 	if quote != 0 {
-		return nil, errs.New(errs.Invalid, "split command", "a %c is not closed in %q", quote, s)
+		name := map[rune]string{'"': "double", '\'': "single"}[quote]
+		return nil, errs.New(errs.Invalid, "read the command", "a %s quotation mark is opened and never closed: %s", name, s)
 	}
 	if inWord {
 		words = append(words, word.String())
