@@ -328,3 +328,40 @@ func TestLateCapture(t *testing.T) {
 		t.Errorf("%+v", cps)
 	}
 }
+
+// TestTurnInRepository compares what is told of a turn that wrote into the git repository with what its undo says that it would do.
+func TestTurnInRepository(t *testing.T) {
+	d, w := openAuto(t, time.Hour)
+	put := func(name, text string) {
+		t.Helper()
+		path := filepath.Join(w.ws(), name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	begin(t, d, "before")
+	put(".git/HEAD", "ref: refs/heads/main\n")
+	put(".git/objects/aa/bb", "old")
+	put("page", "one")
+	end(t, d, "before")
+	begin(t, d, "t1")
+	put("page", "two")
+	put("new", "new")
+	put(".git/index", "index")
+	for _, name := range []string{"11/22", "33/44", "aa/cc"} {
+		put(".git/objects/"+name, name)
+	}
+	turn := end(t, d, "t1")
+	res, err := d.Rollback(t.Context(), root, "shop", ipc.Undo, ipc.RollbackRequest{DryRun: true}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := res.Preview.Layers[0]
+	if c := turn.Changes; c.Created != 1 || c.Modified != 2 || c.Deleted != 0 || !slices.Contains(c.Paths, ".git") || len(c.Paths) != 3 ||
+		files.Layer != "files" || files.Create != c.Created || files.Modify != c.Modified || files.Delete != c.Deleted || res.ChangesTotal != 3 {
+		t.Errorf("the turn changed %+v, and its undo would change %+v", c, files)
+	}
+}

@@ -91,7 +91,7 @@ func (v *previewer) layer(ctx context.Context, p *part) (ipc.LayerPreview, error
 	if p.Name == snap.Files {
 		p.list, p.total = foldRepository(list, app.HeadOf(v.a.Rec()), v.target.Ref)
 	}
-	for _, c := range list {
+	for _, c := range p.list {
 		switch c.Operation {
 		case snap.Create:
 			l.Create++

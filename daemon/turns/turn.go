@@ -2,6 +2,7 @@ package turns
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	"mulligan/daemon/accounts"
@@ -297,7 +298,7 @@ func (t *Tracker) dropUnused(ctx context.Context, snaps []store.Snapshot) error 
 }
 
 // sumUp returns the net effect of writes on paths: a path that was created and deleted again did
-// not change.
+// not change. What changed within the git repository is one change, of .git, as in the preview of a rollback.
 func sumUp(writes []snap.Write) ipc.TurnChanges {
 	type span struct{ before, after snap.Hash }
 	spans := map[string]*span{}
@@ -310,11 +311,21 @@ func sumUp(writes []snap.Write) ipc.TurnChanges {
 		spans[w.Path] = &span{w.Before, w.After}
 		order = append(order, w.Path)
 	}
+	const repository = ".git"
+	inside, itself := false, false
 	c := ipc.TurnChanges{Paths: []string{}}
+	add := func(path string) {
+		if len(c.Paths) < 20 {
+			c.Paths = append(c.Paths, path)
+		}
+	}
 	for _, path := range order {
 		s := spans[path]
 		switch {
 		case s.before == s.after:
+			continue
+		case strings.HasPrefix(path, repository+"/"):
+			inside = true
 			continue
 		case s.before.IsZero():
 			c.Created++
@@ -323,9 +334,12 @@ func sumUp(writes []snap.Write) ipc.TurnChanges {
 		default:
 			c.Modified++
 		}
-		if len(c.Paths) < 20 {
-			c.Paths = append(c.Paths, path)
-		}
+		itself = itself || path == repository
+		add(path)
+	}
+	if inside && !itself {
+		c.Modified++
+		add(repository)
 	}
 	return c
 }
