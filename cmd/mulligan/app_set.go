@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"mulligan/cmd/mulligan/appkeys"
+	"mulligan/cmd/mulligan/output"
 	"mulligan/cmd/mulligan/values"
 	"mulligan/ipc"
 )
@@ -16,7 +17,8 @@ const appSetLong = `Change an app's settings. The keys are those of the app file
   unit=compose:PROJECT    unit=container:NAME     (also accepts the containers that are there now)
   engine=SOCKET           volumes=NAME,…          (of containers; replaces all)
   domain=NAME             uri=URI                 shutdown=clean|destroy
-  titles=true|false       (the first words of prompts are kept, to call turns by)
+  titles=true|false       (the first words of prompts are kept, to call turns by; false also removes,
+                          for good, those that are kept so far)
   exclude=PATTERN,…       (gitignore syntax; replaces all; or a list: exclude=["PATTERN", …])
   health.url=URL          health.command='COMMAND ARG…'     health.timeout=10s
   retention.keep_last=N   retention.daily_days=N  retention.keep_turns=N
@@ -65,9 +67,38 @@ func (f *appSetCmd) run(ctx context.Context, pairs []string) error {
 			return err
 		}
 	}
+	titles := 0
+	if change.Titles != nil && !*change.Titles {
+		if titles, err = countTitles(ctx, client, name); err != nil {
+			return err
+		}
+	}
 	app, err = client.SetApp(ctx, name, change)
 	if err != nil {
 		return err
 	}
-	return f.out.PrintApp(app)
+	if err := f.out.PrintApp(app); err != nil {
+		return err
+	}
+	if titles == 0 {
+		return nil
+	}
+	said := output.Count(titles, "title") + " of turns removed for good"
+	if f.out.Terminal && !f.out.JSON {
+		f.out.Println(said)
+	} else {
+		f.out.Note("app set", said)
+	}
+	return nil
+}
+
+// countTitles counts the turns of an app that have a title.
+func countTitles(ctx context.Context, client *ipc.Client, app string) (n int, err error) {
+	turns, err := client.Turns(ctx, app, 0)
+	for _, t := range turns {
+		if t.Title != "" {
+			n++
+		}
+	}
+	return n, err
 }

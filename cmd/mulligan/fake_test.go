@@ -34,6 +34,7 @@ type fakeApp struct {
 	ipc.App
 	points []fakePoint // newest first
 	audit  []ipc.AuditEntry
+	turns  []ipc.Turn // newest first
 }
 
 type fakePoint struct {
@@ -58,6 +59,7 @@ func (f *fake) handler() http.Handler {
 		"PATCH /api/apps/{app}":                          f.setApp,
 		"DELETE /api/apps/{app}":                         f.removeApp,
 		"GET /api/apps/{app}/audit":                      f.trail,
+		"GET /api/apps/{app}/turns":                      f.listTurns,
 		"POST /api/apps/{app}/checkpoints":               f.create,
 		"GET /api/apps/{app}/checkpoints":                f.list,
 		"POST /api/apps/{app}/checkpoints/prune":         f.prune,
@@ -174,6 +176,11 @@ func (f *fake) setApp(a *fakeApp, w http.ResponseWriter, r *http.Request) error 
 	set(&a.Auto, ch.Auto)
 	if ch.Titles != nil {
 		a.Titles = ch.Titles
+		for i := range a.turns {
+			if !*ch.Titles {
+				a.turns[i].Title = ""
+			}
+		}
 	}
 	set(&a.Exclude, ch.Exclude)
 	set(&a.Retention, ch.Retention)
@@ -204,6 +211,11 @@ func (f *fake) trail(a *fakeApp, w http.ResponseWriter, r *http.Request) error {
 		entries = entries[:min(n, len(entries))]
 	}
 	ipc.WriteJSON(w, http.StatusOK, ipc.AuditList{Entries: entries})
+	return nil
+}
+
+func (f *fake) listTurns(a *fakeApp, w http.ResponseWriter, _ *http.Request) error {
+	ipc.WriteJSON(w, http.StatusOK, ipc.TurnList{Turns: a.turns})
 	return nil
 }
 

@@ -13,8 +13,9 @@ import (
 	"mulligan/ipc"
 )
 
-const rollbackLong = `Take the app to a checkpoint, in six stages: safety-checkpoint, stop-unit, vm-revert
-(the VM's disks and the workspace's files), db-restore, start-unit, health-check.
+const rollbackLong = `Take the app to a checkpoint, in six stages: keep the state as it is now, stop the app, put
+files and disks back, put databases back, start the app, ask it how it is. Programs know
+them as safety-checkpoint, stop-unit, vm-revert, db-restore, start-unit, health-check.
 The safety checkpoint holds the state before; mulligan redo goes back to it. A
 rollback that fails puts the app back where it was: exit code 6.
 
@@ -44,8 +45,8 @@ notes, six times; then "change", operation undone, path, summary (at most 100);
 "stayed_behind", a layer in scope that is as it was; "put_back", what became of a layer of a
 rollback that was undone; "warning", text; "downtime", how long the app was down until its unit
 had started, "measured"; "next", text. A dry run adds "layer", name and what was created,
-modified and deleted in it; "database", like "change"; "unaffected", what would stay as
-it is; "downtime", how long, from what. What is not known yet or at all is "-".
+modified and deleted in it; "database", like "change", for what is not among the changes;
+"unaffected", what would stay as it is; "downtime", how long, from what. What is not known yet or at all is "-".
 
 With --events, a line of JSON when a stage starts, goes on or ends, {"event":"stage","data":…}, and
 at last {"event":"result","data":…}, as the API has them. An error is JSON on standard error.`

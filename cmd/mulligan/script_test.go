@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -65,6 +66,7 @@ func fakeMain() {
 //	                  it again; the second result is the standard output
 //	fake FAULT        let the fake daemon fail: a kind of error, "hold", "damage",
 //	                  "rollback recovered", "rollback broken", "unrecorded", "warn", "none"
+//	turns FILE        let the first app of the fake daemon have the turns in FILE, which are JSON
 //	end               end the daemon that init started
 //	terminal CMD…     run CMD in a terminal that nobody types at, and which is its standard output;
 //	                  what the terminal shows is the standard output
@@ -97,7 +99,7 @@ func TestScripts(t *testing.T) {
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"start": start, "code": code, "keep": keep, "lines": lines, "call": call, "fake": setFault, "interrupt": interrupt,
-			"terminal": terminal, "answer": answer, "end": end, "outlive": outlive,
+			"terminal": terminal, "answer": answer, "end": end, "outlive": outlive, "turns": setTurns,
 		},
 	})
 }
@@ -203,6 +205,13 @@ func setFault(ts *testscript.TestScript, _ bool, args []string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.fault = strings.Join(args, " ")
+}
+
+func setTurns(ts *testscript.TestScript, _ bool, args []string) {
+	f := ts.Value(fakeKey{}).(*fake)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	ts.Check(json.Unmarshal([]byte(ts.ReadFile(args[0])), &f.apps[0].turns))
 }
 
 // end ends the daemon that init started.

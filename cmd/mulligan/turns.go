@@ -20,10 +20,10 @@ agents' hooks tell of them, else from the first write after a quiet time. The la
 marked as inferred, count apart, and are not what undo takes back.
 
 A turn is called by the first words of its prompt, as far as its agent tells them. They
-stay on this host; mulligan app set titles=false forgets them. --ids shows ids.
+stay on this host; mulligan app set titles=false removes them for good. --ids shows ids.
 
-In a pipe, the fields are: turn, time, agent, conversation, message, checkpoint,
-created, modified, deleted (files), state (open or ended), paths (some of them, separated
+In a pipe, the fields are: turn, time, agent, conversation and message (with --ids, else
+"-"), checkpoint, created, modified, deleted (files), state (open or ended), paths (some of them, separated
 by spaces), title, changes in databases (separated by "; ").`
 
 type turnsCmd struct {
@@ -170,8 +170,12 @@ func (f *turnsCmd) record(t ipc.Turn) []string {
 			databases = append(databases, f.out.Text(db.Database)+": "+words)
 		}
 	}
+	conversation, message := t.ConversationID, t.MessageID
+	if !f.ids {
+		conversation, message = "", ""
+	}
 	return []string{
-		f.out.Text(string(t.ID)), f.out.Time(t.StartedAt), f.out.Text(t.Agent), f.out.Text(t.ConversationID), f.out.Text(t.MessageID), f.out.Text(checkpointOf(t)),
+		f.out.Text(string(t.ID)), f.out.Time(t.StartedAt), f.out.Text(t.Agent), f.out.Text(conversation), f.out.Text(message), f.out.Text(checkpointOf(t)),
 		fmt.Sprint(t.Changes.Created), fmt.Sprint(t.Changes.Modified), fmt.Sprint(t.Changes.Deleted), state, strings.Join(paths, " "),
 		f.out.Text(t.Title), strings.Join(databases, "; "),
 	}

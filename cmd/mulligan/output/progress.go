@@ -1,6 +1,7 @@
 package output
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"strings"
@@ -9,6 +10,17 @@ import (
 
 	"mulligan/ipc"
 )
+
+// meanings say what each stage does, in the words of the page.
+var meanings = map[ipc.StageName]string{
+	ipc.StageSafety: "keep the state as it is now", ipc.StageStop: "stop the app", ipc.StageVM: "put files and disks back",
+	ipc.StageDB: "put databases back", ipc.StageStart: "start the app", ipc.StageHealthy: "ask the app how it is",
+}
+
+// meaning returns what a stage does, in a column of the progress.
+func meaning(name ipc.StageName) string {
+	return fmt.Sprintf("%-27s", cmp.Or(meanings[name], Escape(string(name))))
+}
 
 // Progress shows the stages of a rollback on a terminal as they start and end.
 // When a stage ends, its result overwrites the line that showed it running.
@@ -33,7 +45,7 @@ func (p *Progress) Stage(st ipc.Stage) {
 	}
 	if st.Status == ipc.StageRunning {
 		p.open = st.Stage
-		line := fmt.Sprintf("  %-18s %s", Escape(string(st.Stage)), st.Status)
+		line := fmt.Sprintf("  %s %s", meaning(st.Stage), st.Status)
 		if st.Notes != "" {
 			line += "  " + Escape(st.Notes)
 		}
@@ -45,7 +57,7 @@ func (p *Progress) Stage(st ipc.Stage) {
 	if st.Status == ipc.StageSkipped {
 		took = "-"
 	}
-	p.write(fmt.Sprintf("  %-18s %-8s %7s  %s", Escape(string(st.Stage)), Escape(string(st.Status)), took, Escape(st.Notes)))
+	p.write(fmt.Sprintf("  %s %-8s %7s  %s", meaning(st.Stage), Escape(string(st.Status)), took, Escape(st.Notes)))
 	p.wide = 0
 	fmt.Fprintln(p.w)
 }

@@ -1,6 +1,7 @@
 package output
 
 import (
+	"os"
 	"strings"
 	"testing"
 
@@ -29,7 +30,26 @@ func TestProgressWritesOver(t *testing.T) {
 		}
 		lines = append(lines, strings.TrimSpace(shown))
 	}
-	if want := "one                ok           5ms  done|two                running"; strings.Join(lines, "|") != want {
+	if want := "one                         ok           5ms  done|two                         running"; strings.Join(lines, "|") != want {
 		t.Errorf("a terminal shows %q, and should show %q", strings.Join(lines, "|"), want)
+	}
+}
+
+// People see what each stage does, in the words of the page.
+func TestMeanings(t *testing.T) {
+	page, err := os.ReadFile("../../../daemon/page/static/rollback.js")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range ipc.Stages {
+		words := meanings[name]
+		if words == "" || !strings.Contains(string(page), `"`+string(name)+`": "`+strings.ToUpper(words[:1])+words[1:]+`"`) {
+			t.Errorf("%s is %q here, and not on the page", name, words)
+		}
+		var out strings.Builder
+		NewProgress(&out).Stage(ipc.Stage{Stage: name, Status: ipc.StageOK})
+		if !strings.HasPrefix(out.String(), "  "+words+" ") || strings.Contains(out.String(), string(name)) {
+			t.Errorf("%s is shown as %q", name, out.String())
+		}
 	}
 }

@@ -2,6 +2,7 @@ package output
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -51,15 +52,16 @@ func (p *Printer) receiptLines(res ipc.RollbackResult) {
 	if res.DowntimeMS != nil {
 		rows = append(rows, []string{"downtime", fmt.Sprintf("%d ms", *res.DowntimeMS), "measured"})
 	}
-	rows = append(rows, p.previewLines(res.Preview)...)
+	rows = append(rows, p.previewLines(res)...)
 	if what := next(res); what != "" {
 		rows = append(rows, []string{"next", p.Text(what)})
 	}
 	p.Table(nil, rows)
 }
 
-// previewLines returns the rows of a dry run's preview, except for the changes of files.
-func (p *Printer) previewLines(preview *ipc.Preview) (rows [][]string) {
+// previewLines returns the rows of a dry run's preview, except for the changes of files and those that the receipt lists anyway.
+func (p *Printer) previewLines(res ipc.RollbackResult) (rows [][]string) {
+	preview := res.Preview
 	if preview == nil {
 		return nil
 	}
@@ -69,6 +71,9 @@ func (p *Printer) previewLines(preview *ipc.Preview) (rows [][]string) {
 			continue
 		}
 		for _, ch := range l.Changes {
+			if slices.Contains(res.ChangesReverted, ch) {
+				continue
+			}
 			rows = append(rows, []string{"database", p.Text(ch.Operation), p.Text(ch.Path), p.Text(ch.Summary)})
 		}
 	}
@@ -128,7 +133,7 @@ func (p *Printer) receiptForPeople(id ipc.CheckpointID, res ipc.RollbackResult) 
 	if cp := res.SafetyCheckpoint; cp != nil {
 		line("safety", "%s holds the state before", p.Text(string(cp.ID)))
 	}
-	for _, l := range p.previewLines(res.Preview) {
+	for _, l := range p.previewLines(res) {
 		line(l[0], "%s", strings.Join(l[1:], " "))
 	}
 	for _, w := range res.Warnings {
