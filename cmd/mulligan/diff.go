@@ -2,18 +2,23 @@ package main
 
 import (
 	"context"
+	"path/filepath"
+	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
 	"mulligan/cmd/mulligan/output"
+	"mulligan/errs"
 	"mulligan/ipc"
 )
 
 const diffLong = `Print what changed between a checkpoint and now, or between two checkpoints: files
 as unified diffs, databases as a line per table. Paths limit it to themselves and
 what lies below them; they are relative to the current folder, where that is in the
-app's workspace, else to the workspace. What changed within a git repository is one
-line, unless a path is named.
+app's workspace, else to the workspace, as are the paths that are printed, except with
+--json. What changed within a git repository is one line, unless a path is named. A path
+that exists neither now nor in the checkpoint is an error.
 
 A layer that cannot be read at present, as a database whose server is away, is a line on
 standard error; the others are told all the same.
@@ -59,11 +64,16 @@ func (f *diffCmd) run(ctx context.Context, points, paths []string) error {
 	if err != nil {
 		return err
 	}
-	if paths, err = scopeHere(ctx, client, "diff", app, "", paths); err != nil {
+	at, err := placeOf(ctx, client, app, "")
+	if err != nil {
+		return err
+	}
+	if paths, err = f.pathsHere(at, paths); err != nil {
 		return err
 	}
 	shown := output.NewDiffPrinter(f.out)
-	shown.Stat, shown.NameStatus, shown.Whole = f.stat, f.nameStatus, len(paths) > 0
+	shown.Stat, shown.NameStatus, shown.Whole, shown.Path = f.stat, f.nameStatus, len(paths) > 0, at.shown
+	changed := map[string]bool{} // the paths in which there is a change
 	q := ipc.DiffQuery{Paths: paths, Patch: !f.stat && !f.nameStatus}
 	if len(points) == 2 {
 		_, _, to, err := f.checkpoint(ctx, points[1])
@@ -84,6 +94,9 @@ func (f *diffCmd) run(ctx context.Context, points, paths []string) error {
 		} else {
 			shown.Print(res)
 		}
+		for _, p := range paths {
+			changed[p] = changed[p] || slices.ContainsFunc(res.Changes, func(c ipc.DiffChange) bool { return p == "." || c.Path == p || strings.HasPrefix(c.Path, p+"/") })
+		}
 		q.Offset += len(res.Changes)
 		if len(res.Changes) == 0 || q.Offset >= res.Total || f.out.JSON {
 			break
@@ -98,6 +111,45 @@ func (f *diffCmd) run(ctx context.Context, points, paths []string) error {
 	}
 	for _, l := range res.Unknown {
 		f.out.Note("diff", "the changes in "+l+" cannot be listed")
+	}
+	for _, p := range paths {
+		if err := f.unchanged(at, p, changed[p], len(points) == 2, res.From); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// pathsHere returns the paths that a person typed, relative to the workspace. The git repository of the workspace may be named in any
+// folder of it.
+func (f *diffCmd) pathsHere(at place, typed []string) (all []string, err error) {
+	for _, t := range typed {
+		rel, ok := at.inWorkspace(t)
+		if !ok {
+			return nil, errs.New(errs.Invalid, "diff", "%s is not in the workspace %s", t, at.workspace).WithHint("name paths below it")
+		}
+		if clean := filepath.Clean(t); (clean == ".git" || strings.HasPrefix(clean, ".git/")) && at.absent(rel) && !at.absent(clean) {
+			rel = clean
+		}
+		all = append(all, rel)
+	}
+	return all, nil
+}
+
+// unchanged says of a path without a change that it has none, or returns an error if it is in neither state.
+func (f *diffCmd) unchanged(at place, path string, changed, two bool, from ipc.CheckpointID) error {
+	switch gone := at.absent(path); {
+	case changed || path == "." && !gone:
+	case gone && !two: // else its deletion would be a change
+		e := errs.New(errs.NotFound, "diff", "%s is neither in the workspace now nor in %s", at.shown(path), from)
+		if typed := at.shown(path); !at.absent(typed) {
+			return e.WithHint("paths are relative to the current folder: did you mean %s?", at.shown(typed))
+		}
+		return e.WithHint("paths are relative to the current folder; what is excluded is in no checkpoint")
+	case gone:
+		f.out.Note("diff", at.shown(path)+" has no changes, or is in neither")
+	default:
+		f.out.Note("diff", at.shown(path)+" has no changes")
 	}
 	return nil
 }

@@ -2,9 +2,6 @@ package main
 
 import (
 	"context"
-	"os"
-	"path/filepath"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -178,62 +175,4 @@ func (c *cli) rollback(ctx context.Context, client *ipc.Client, app string, id i
 		return recovered{err}
 	}
 	return err
-}
-
-// scopeHere returns scope with its paths, which are relative to the current folder, made relative to the workspace of the app ref. The
-// current folder may also be in the workspace of that app's fork, if the command is about one.
-func scopeHere(ctx context.Context, client *ipc.Client, op, ref, fork string, scope []string) ([]string, error) {
-	if len(scope) == 0 {
-		return nil, nil
-	}
-	app, err := client.App(ctx, ref)
-	if err != nil {
-		return nil, err
-	}
-	workspaces := []string{app.Workspace}
-	if fork != "" {
-		list, err := client.Forks(ctx, ref)
-		if err != nil {
-			return nil, err
-		}
-		for _, f := range list.Forks {
-			if f.Fork.Name == fork || f.Slug == fork {
-				workspaces = append(workspaces, f.Workspace)
-			}
-		}
-	}
-	here, err := os.Getwd()
-	if err == nil {
-		here, err = filepath.EvalSymlinks(here)
-	}
-	workspace, base := app.Workspace, app.Workspace
-	for _, w := range workspaces {
-		if rel, relErr := filepath.Rel(w, here); err == nil && relErr == nil && filepath.IsLocal(rel) {
-			workspace, base = w, here
-		}
-	}
-	var all []string
-	for _, s := range scope {
-		if strings.HasPrefix(s, "layer:") || s == "" {
-			all = append(all, s)
-			continue
-		}
-		p := s
-		if !filepath.IsAbs(p) {
-			p = filepath.Join(base, p)
-		}
-		rel, err := filepath.Rel(workspace, p)
-		if err != nil || !filepath.IsLocal(rel) {
-			if op == "diff" {
-				return nil, errs.New(errs.Invalid, op, "%s is not in the workspace %s", s, workspace).WithHint("name paths below it")
-			}
-			return nil, errs.New(errs.Invalid, op, "--scope %s is not in the workspace %s", s, workspace).
-				WithHint("name paths below it, or layer:NAME")
-		}
-		if strings.HasPrefix(rel, "layer:") { // a file of that name, and no layer
-			rel = "./" + rel
-		}
-		all = append(all, rel)
-	}
-	return all, nil
 }

@@ -255,13 +255,44 @@ func (s *scope) databaseAt(p string) (snap.Layer, bool) {
 // names is what dir has, and other is what the other side is. The hint says what was probably meant.
 func (s *scope) noSuchPath(p, other, dir, name string, names []string) error {
 	e := errs.New(errs.NotFound, "", "scope %.200q is neither in the workspace now nor in %s", p, other)
+	if meant := layerMeant(path.Base(p), s.a.Layers()); meant != "" {
+		return e.WithHint("did you mean %s?", meant)
+	}
+	if file, is := strings.CutPrefix(path.Base(p), "files:"); is {
+		return e.WithHint("a path stands alone: did you mean %q?", path.Join(path.Dir(p), file))
+	}
 	if near := nearest.Word(name, names); near != "" {
 		return e.WithHint("did you mean %q?", path.Join(dir, near))
 	}
-	for _, l := range s.a.Layers() {
-		if string(l.Name) == p || l.IsDB() && snap.DB(p) == l.Name {
-			return e.WithHint("did you mean layer:%s?", l.Name)
+	return e.WithHint("name paths below the workspace, or layer:NAME (%s); what is excluded is in no checkpoint", s.layerNames())
+}
+
+// layerMeant returns, as a scope has them, the layers that a path was probably meant to be, or "".
+func layerMeant(name string, layers []layer.Layer) string {
+	var databases []string
+	for _, l := range layers {
+		if l.IsDB() {
+			databases = append(databases, "layer:"+string(l.Name))
 		}
 	}
-	return e.WithHint("name paths below the workspace, or layer:NAME (%s); what is excluded is in no checkpoint", s.layerNames())
+	switch name {
+	case "db", "dbs", "database", "databases":
+		if len(databases) > 1 {
+			return "layer:db, all of " + strings.Join(databases, ", ")
+		}
+		return strings.Join(databases, "")
+	case "vm", "disks":
+		name = string(snap.Disk)
+	case "file":
+		name = string(snap.Files)
+	}
+	for _, l := range layers {
+		if string(l.Name) == name || l.IsDB() && snap.DB(name) == l.Name {
+			return "layer:" + string(l.Name)
+		}
+	}
+	if strings.HasPrefix(name, "db:") {
+		return strings.Join(databases, " or ")
+	}
+	return ""
 }

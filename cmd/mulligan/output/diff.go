@@ -12,9 +12,11 @@ import (
 // DiffPrinter prints a diff, page by page.
 type DiffPrinter struct {
 	p                *Printer
-	Stat, NameStatus bool           // a line per change, instead of a patch
-	Whole            bool           // the changes within git repositories are not folded
-	inside           map[string]int // changes within git repositories
+	Stat, NameStatus bool // a line per change, instead of a patch
+	Whole            bool // the changes within git repositories are not folded
+	// Path returns a path of the workspace as it is printed. nil: as it is.
+	Path   func(string) string
+	inside map[string]int // changes within git repositories
 }
 
 // NewDiffPrinter returns a DiffPrinter that prints with p.
@@ -64,8 +66,9 @@ func (f *DiffPrinter) fold(repo string) {
 // PrintRepositories prints a line for each git repository whose state changed.
 func (f *DiffPrinter) PrintRepositories() {
 	for _, repo := range slices.Sorted(maps.Keys(f.inside)) {
-		what := fmt.Sprintf("%s in the repository; name it behind -- to see them", Count(f.inside[repo], "change"))
-		row := []string{"M", f.p.Text(repo), what}
+		shown := f.p.Text(f.path(repo))
+		what := fmt.Sprintf("%s in the repository; -- %s behind the command shows them", Count(f.inside[repo], "change"), shown)
+		row := []string{"M", shown, what}
 		switch {
 		case !f.NameStatus && !f.Stat:
 			f.p.Printf("M %s: %s\n", row[1], what)
@@ -92,11 +95,11 @@ func (f *DiffPrinter) patch(c ipc.DiffChange) {
 		}
 		f.p.Printf("%s %s: %s\n", statusLetter(c), f.name(c), f.p.Text(why))
 	case f.p.Terminal:
-		for line := range strings.Lines(c.Patch) {
+		for line := range strings.Lines(f.headed(c)) {
 			f.p.Println(f.coloured(EscapeLine(strings.TrimSuffix(line, "\n"))))
 		}
 	default:
-		f.p.Print(c.Patch)
+		f.p.Print(f.headed(c))
 	}
 }
 
@@ -120,7 +123,27 @@ func (f *DiffPrinter) name(c ipc.DiffChange) string {
 	if c.Layer != "files" {
 		return f.p.Text(c.Layer + ":" + c.Path)
 	}
-	return f.p.Text(c.Path)
+	return f.p.Text(f.path(c.Path))
+}
+
+// path returns a path of the workspace as it is printed.
+func (f *DiffPrinter) path(path string) string {
+	if f.Path == nil {
+		return path
+	}
+	return f.Path(path)
+}
+
+// headed returns the patch of a change with the path in its head as it is printed.
+func (f *DiffPrinter) headed(c ipc.DiffChange) string {
+	patch := c.Patch
+	for _, head := range []string{"--- a/", "+++ b/"} {
+		before, after, found := strings.Cut(patch, head+c.Path+"\n")
+		if found && !strings.Contains(before, "\n@@ ") { // a line of the head, and not of the contents
+			patch = before + head + f.path(c.Path) + "\n" + after
+		}
+	}
+	return patch
 }
 
 // statusLetter returns the statusLetter of a change's operation, as in git diff --name-status.
