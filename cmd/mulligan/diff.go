@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"mulligan/cmd/mulligan/output"
+	"mulligan/cmd/mulligan/place"
 	"mulligan/errs"
 	"mulligan/ipc"
 )
@@ -64,7 +65,7 @@ func (f *diffCmd) run(ctx context.Context, points, paths []string) error {
 	if err != nil {
 		return err
 	}
-	at, err := placeOf(ctx, client, app, "")
+	at, err := place.Of(ctx, client, app, "")
 	if err != nil {
 		return err
 	}
@@ -72,7 +73,7 @@ func (f *diffCmd) run(ctx context.Context, points, paths []string) error {
 		return err
 	}
 	shown := output.NewDiffPrinter(f.out)
-	shown.Stat, shown.NameStatus, shown.Whole, shown.Path = f.stat, f.nameStatus, len(paths) > 0, at.shown
+	shown.Stat, shown.NameStatus, shown.Whole, shown.Path = f.stat, f.nameStatus, len(paths) > 0, at.Shown
 	changed := map[string]bool{} // the paths in which there is a change
 	q := ipc.DiffQuery{Paths: paths, Patch: !f.stat && !f.nameStatus}
 	if len(points) == 2 {
@@ -122,13 +123,13 @@ func (f *diffCmd) run(ctx context.Context, points, paths []string) error {
 
 // pathsHere returns the paths that a person typed, relative to the workspace. The git repository of the workspace may be named in any
 // folder of it.
-func (f *diffCmd) pathsHere(at place, typed []string) (all []string, err error) {
+func (f *diffCmd) pathsHere(at place.Place, typed []string) (all []string, err error) {
 	for _, t := range typed {
-		rel, ok := at.inWorkspace(t)
+		rel, ok := at.InWorkspace(t)
 		if !ok {
-			return nil, errs.New(errs.Invalid, "diff", "%s is not in the workspace %s", t, at.workspace).WithHint("name paths below it")
+			return nil, errs.New(errs.Invalid, "diff", "%s is not in the workspace %s", t, at.Workspace).WithHint("name paths below it")
 		}
-		if clean := filepath.Clean(t); (clean == ".git" || strings.HasPrefix(clean, ".git/")) && at.absent(rel) && !at.absent(clean) {
+		if clean := filepath.Clean(t); (clean == ".git" || strings.HasPrefix(clean, ".git/")) && at.Absent(rel) && !at.Absent(clean) {
 			rel = clean
 		}
 		all = append(all, rel)
@@ -137,19 +138,19 @@ func (f *diffCmd) pathsHere(at place, typed []string) (all []string, err error) 
 }
 
 // unchanged says of a path without a change that it has none, or returns an error if it is in neither state.
-func (f *diffCmd) unchanged(at place, path string, changed, two bool, from ipc.CheckpointID) error {
-	switch gone := at.absent(path); {
+func (f *diffCmd) unchanged(at place.Place, path string, changed, two bool, from ipc.CheckpointID) error {
+	switch gone := at.Absent(path); {
 	case changed || path == "." && !gone:
 	case gone && !two: // else its deletion would be a change
-		e := errs.New(errs.NotFound, "diff", "%s is neither in the workspace now nor in %s", at.shown(path), from)
-		if typed := at.shown(path); !at.absent(typed) {
-			return e.WithHint("paths are relative to the current folder: did you mean %s?", at.shown(typed))
+		e := errs.New(errs.NotFound, "diff", "%s is neither in the workspace now nor in %s", at.Shown(path), from)
+		if typed := at.Shown(path); !at.Absent(typed) {
+			return e.WithHint("paths are relative to the current folder: did you mean %s?", at.Shown(typed))
 		}
 		return e.WithHint("paths are relative to the current folder; what is excluded is in no checkpoint")
 	case gone:
-		f.out.Note("diff", at.shown(path)+" has no changes, or is in neither")
+		f.out.Note("diff", at.Shown(path)+" has no changes, or is in neither")
 	default:
-		f.out.Note("diff", at.shown(path)+" has no changes")
+		f.out.Note("diff", at.Shown(path)+" has no changes")
 	}
 	return nil
 }

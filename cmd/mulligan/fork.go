@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"mulligan/cmd/mulligan/place"
 	"mulligan/ipc"
 )
 
@@ -146,7 +147,7 @@ func (f *keepCmd) run(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	if f.req.Scope, err = scopeHere(ctx, client, "keep", app, name, f.req.Scope); err != nil {
+	if f.req.Scope, err = place.Scope(ctx, client, "keep", app, name, f.req.Scope); err != nil {
 		return err
 	}
 	res, err := client.Keep(ctx, app, name, f.req)

@@ -13,7 +13,8 @@
 //
 // The packages below this folder hold what is not about one command: output
 // prints results, values reads values from the command line, detect is what init
-// finds in a folder, launch starts the user's daemon, picker is the interactive choice, and doctor examines the host.
+// finds in a folder, place is what paths are relative to, launch starts the user's daemon,
+// picker is the interactive choice, and doctor examines the host.
 package main
 
 import (

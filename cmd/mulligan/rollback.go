@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"mulligan/cmd/mulligan/output"
+	"mulligan/cmd/mulligan/place"
 	"mulligan/errs"
 	"mulligan/ipc"
 )
@@ -136,7 +137,7 @@ func (f *rollbackCmd) run(ctx context.Context, name string) error {
 	}
 	f.req.OnUnhealthy = ipc.OnUnhealthy(f.onUnhealthy)
 	f.req.Start = f.start.value()
-	if f.req.Scope, err = scopeHere(ctx, client, "rollback", app, "", f.req.Scope); err != nil {
+	if f.req.Scope, err = place.Scope(ctx, client, "rollback", app, "", f.req.Scope); err != nil {
 		return err
 	}
 	return f.rollback(ctx, client, app, id, f.req)
