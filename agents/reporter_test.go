@@ -296,7 +296,7 @@ func TestLacks(t *testing.T) {
 		{"b", d.fault, true, line + "nobody; start it"},
 		{"a", nil, true, ""},
 		{"a", d.fault, true, line + "nobody; start it"},
-		{"c", nil, false, line + "automatic checkpoints are off for this app; mulligan app set auto=true"},
+		{"c", nil, false, line + "automatic checkpoints are off for this app; `mulligan app set auto=true`"},
 		{"c", nil, false, ""},
 	} {
 		d.fault, d.auto = step.fault, step.auto

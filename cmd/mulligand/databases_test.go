@@ -255,7 +255,7 @@ func (d *daemonProcess) refusesOthers(t *testing.T, c *pgtest.Cluster) {
 	d.cred = &syscall.Credential{Uid: 65534, Gid: 65534}
 	defer func() { d.cred = nil }()
 	_, stderr, code := d.mulligan("app", "add", "--slug", "theirs", "--dir", ws, "--db", c.TCP("mule", "hunter2", "shop")+"#data_dir="+c.DataDir+"&unit=pg.service")
-	if code != 5 || !strings.Contains(stderr, "only root may name") || !strings.Contains(stderr, "ask an administrator: mulligan app set") || strings.Contains(stderr, "hunter2") {
+	if code != 5 || !strings.Contains(stderr, "only root may name") || !strings.Contains(stderr, "ask an administrator: `mulligan app set") || strings.Contains(stderr, "hunter2") {
 		t.Errorf("another user: exit %d, %s", code, stderr)
 	}
 }

@@ -19,7 +19,7 @@ var meanings = map[ipc.StageName]string{
 
 // meaning returns what a stage does, in a column of the progress.
 func meaning(name ipc.StageName) string {
-	return fmt.Sprintf("%-27s", cmp.Or(meanings[name], Escape(string(name))))
+	return fmt.Sprintf("%-28s", cmp.Or(meanings[name], Escape(string(name))))
 }
 
 // Progress shows the stages of a rollback on a terminal as they start and end.

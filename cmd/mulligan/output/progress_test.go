@@ -30,7 +30,7 @@ func TestProgressWritesOver(t *testing.T) {
 		}
 		lines = append(lines, strings.TrimSpace(shown))
 	}
-	if want := "one                         ok           5ms  done|two                         running"; strings.Join(lines, "|") != want {
+	if want := "one                          ok           5ms  done|two                          running"; strings.Join(lines, "|") != want {
 		t.Errorf("a terminal shows %q, and should show %q", strings.Join(lines, "|"), want)
 	}
 }
