@@ -93,6 +93,9 @@ func (r *Reporter) Lacks(ctx context.Context, ev Event, err error) string {
 	failed := r.with(ctx, ev, func(s *session) error {
 		if err != nil && !s.Told {
 			body := ipc.Body(err)
+			if body.Kind == errs.NotFound { // here nobody can name an app with a flag
+				body.Hint = "`mulligan init` in the project's folder protects it"
+			}
 			line = "mulligan: this turn has no checkpoint: " + body.Message
 			if body.Hint != "" {
 				line += "; " + body.Hint

@@ -298,6 +298,8 @@ func TestLacks(t *testing.T) {
 		{"a", d.fault, true, line + "nobody; start it"},
 		{"c", nil, false, line + "automatic checkpoints are off for this app; `mulligan app set auto=true`"},
 		{"c", nil, false, ""},
+		{"d", errs.New(errs.NotFound, "find the app", "/tmp is in no app's workspace").WithHint("name an app with --app"), true,
+			line + "/tmp is in no app's workspace; `mulligan init` in the project's folder protects it"},
 	} {
 		d.fault, d.auto = step.fault, step.auto
 		if got := prompt(step.session); got != step.want {

@@ -35,10 +35,10 @@ type API interface {
 // Options are the settings of a server.
 type Options struct {
 	Client  API
-	Wake    func(context.Context) bool // starts the user's own daemon where it has ended, and reports whether it did; nil: nobody does
-	Cwd     string                     // the folder whose app is used if a call names none
-	Version string                     // the version of mulligan
-	Confirm bool                       // a person must confirm rollbacks, if the client can ask
+	Wake    func(context.Context) (started bool, err error) // starts the user's own daemon where it has ended, or says why that fails; nil: nobody does
+	Cwd     string                                          // the folder whose app is used if a call names none
+	Version string                                          // the version of mulligan
+	Confirm bool                                            // a person must confirm rollbacks, if the client can ask
 }
 
 const instructions = "Call create_checkpoint before anything that is hard to take back (a refactor, a migration, an upgrade, a deploy, a bulk delete): it captures the app's files, VM disk and databases together. " +

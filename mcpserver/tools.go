@@ -16,7 +16,7 @@ import (
 // tools has what the tools' handlers share.
 type tools struct {
 	client  API
-	wake    func(context.Context) bool // as in Options
+	wake    func(context.Context) (bool, error) // as in Options
 	cwd     string
 	confirm *confirmer
 }
@@ -84,8 +84,14 @@ func add[In, Out any](s *mcp.Server, schemas map[string]*jsonschema.Schema, name
 // what by its id.
 func (t tools) app(ctx context.Context, what *invocation) (ipc.App, error) {
 	app, err := t.find(ctx, what.app)
-	if errors.Is(err, ipc.ErrNoDaemon) && t.wake != nil && t.wake(ctx) {
-		app, err = t.find(ctx, what.app)
+	if errors.Is(err, ipc.ErrNoDaemon) && t.wake != nil {
+		started, failed := t.wake(ctx)
+		switch {
+		case started:
+			app, err = t.find(ctx, what.app)
+		case failed != nil:
+			err = failed
+		}
 	}
 	if err != nil {
 		what.others = t.slugs(ctx, err)
