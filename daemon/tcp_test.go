@@ -229,7 +229,7 @@ func TestPage(t *testing.T) {
 	if _, err := s.d.AddApp(t.Context(), root, ipc.App{Slug: "shop", Workspace: workspace(t)}); err != nil {
 		t.Fatal(err)
 	}
-	link, err := s.d.Gate().Invite(root)
+	link, err := s.d.Gate().Invite(root, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -290,7 +290,7 @@ func TestPageAlone(t *testing.T) {
 	}
 	defer d.Close(context.Background())
 	defer d.Gate().Close(context.Background())
-	link, err := d.Gate().Invite(root)
+	link, err := d.Gate().Invite(root, "")
 	if err != nil {
 		t.Fatal(err)
 	}

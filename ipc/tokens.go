@@ -56,6 +56,11 @@ type TokenList struct {
 	Tokens []Token `json:"tokens"`
 }
 
+// UIRequest is a request for a link that opens the page.
+type UIRequest struct {
+	App string `json:"app,omitempty"` // the slug or id of the app that the page opens on; "" is the first of the list
+}
+
 // UILink is a link that opens the page once.
 type UILink struct {
 	URL       string    `json:"url"`
@@ -88,6 +93,6 @@ func (c *Client) RevokeToken(ctx context.Context, id TokenID) error {
 }
 
 // UI returns a link that opens the page once, as the caller.
-func (c *Client) UI(ctx context.Context) (UILink, error) {
-	return ask[UILink](ctx, c, http.MethodPost, "/api/ui", nil)
+func (c *Client) UI(ctx context.Context, req UIRequest) (UILink, error) {
+	return ask[UILink](ctx, c, http.MethodPost, "/api/ui", req)
 }

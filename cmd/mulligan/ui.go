@@ -7,10 +7,13 @@ import (
 	"os/exec"
 
 	"github.com/spf13/cobra"
+
+	"mulligan/ipc"
 )
 
 const uiLong = `Open mulligan's page: apps with their timelines, what each turn changed, rollbacks
-with a preview first, storage, the audit.
+with a preview first, storage, the audit. It opens on the app of --app, else on the one
+that the current folder belongs to, else on the first of the list.
 
 The link works once, for two minutes, on this host alone; the page it opens stays
 good for hours. On a desktop it is opened in the browser; else, and in a pipe, it
@@ -27,7 +30,7 @@ func newUI(c *cli) *cobra.Command {
 		Use:     "ui",
 		Short:   "Open mulligan's page in the browser",
 		Long:    uiLong,
-		Example: "  mulligan ui\n  mulligan ui --print",
+		Example: "  mulligan ui\n  mulligan ui --app shop\n  mulligan ui --print",
 		Args:    noArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return f.run(cmd.Context()) },
 	}
@@ -36,7 +39,8 @@ func newUI(c *cli) *cobra.Command {
 }
 
 func (f *uiCmd) run(ctx context.Context) error {
-	link, err := f.client().UI(ctx)
+	_, app, _ := f.target(ctx) // "" outside of any app; the call below fails, too, if there is no daemon
+	link, err := f.client().UI(ctx, ipc.UIRequest{App: app})
 	if err != nil {
 		return err
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -90,6 +91,7 @@ func copyApp(to string) error { return copyProgram(filepath.Join(bin, "app"), to
 type daemonProcess struct {
 	t      testing.TB
 	dir    string // short: it holds the socket
+	cwd    string // the folder in which mulligan runs; "" is dir
 	socket string
 	cred   *syscall.Credential
 	env    []string
@@ -202,7 +204,7 @@ func (d *daemonProcess) mulligan(args ...string) (stdout, stderr string, code in
 	d.t.Helper()
 	cmd := exec.Command(filepath.Join(bin, "mulligan"), append(args, "--socket", d.socket)...)
 	var out, errOut bytes.Buffer
-	cmd.Stdout, cmd.Stderr, cmd.Dir = &out, &errOut, d.dir
+	cmd.Stdout, cmd.Stderr, cmd.Dir = &out, &errOut, cmp.Or(d.cwd, d.dir)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: d.cred}
 	err := cmd.Run()
 	var exit *exec.ExitError
@@ -210,6 +212,13 @@ func (d *daemonProcess) mulligan(args ...string) (stdout, stderr string, code in
 		d.t.Fatal(err)
 	}
 	return out.String(), errOut.String(), cmd.ProcessState.ExitCode()
+}
+
+// in returns the daemon with a client that runs in another folder.
+func (d *daemonProcess) in(dir string) *daemonProcess {
+	there := *d
+	there.cwd = dir
+	return &there
 }
 
 // must runs the client, which must succeed, and gives its output.

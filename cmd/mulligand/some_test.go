@@ -70,6 +70,7 @@ func TestPages(t *testing.T) {
 		testPage,
 		testPageForks,
 		testPageByKeyboard,
+		testPageOpensOn,
 		testPageStates,
 		testPageLost,
 		testPageOfThousands,

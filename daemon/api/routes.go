@@ -48,7 +48,7 @@ func (svc *Service) routes() []route {
 		{pattern: "GET /api/status", about: "The daemon's own status", need: read, answer: ipc.Status{}, serve: svc.getStatus},
 		{pattern: "GET /api/session", about: "Who the page belongs to", need: read, answer: ipc.Session{}, serve: svc.getSession},
 		{pattern: "DELETE /api/session", about: "End the page's session", need: read, status: http.StatusNoContent, serve: svc.deleteSession},
-		{pattern: "POST /api/ui", about: "A link that opens the page once", local: true, status: http.StatusCreated, answer: ipc.UILink{}, serve: svc.postUI},
+		{pattern: "POST /api/ui", about: "A link that opens the page once", local: true, body: ipc.UIRequest{}, status: http.StatusCreated, answer: ipc.UILink{}, serve: svc.postUI},
 
 		{pattern: "GET /api/tokens", about: "The caller's tokens", local: true, answer: ipc.TokenList{}, serve: svc.getTokens},
 		{pattern: "POST /api/tokens", about: "Make a token", local: true, body: ipc.TokenRequest{}, status: http.StatusCreated, answer: ipc.NewToken{}, serve: svc.postToken},
@@ -187,11 +187,23 @@ func (svc *Service) deleteSession(w http.ResponseWriter, r *http.Request, _ ipc.
 	return nil
 }
 
-func (svc *Service) postUI(w http.ResponseWriter, _ *http.Request, who ipc.Caller) error {
+func (svc *Service) postUI(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+	var req ipc.UIRequest
+	if err := ipc.ReadJSON(r, &req, 0); err != nil {
+		return err
+	}
+	var slug string
+	if req.App != "" {
+		a, err := svc.apps.Find(who, req.App)
+		if err != nil {
+			return err
+		}
+		slug = a.Rec().Slug
+	}
 	var link ipc.UILink
 	var err error
 	if who.Name, err = svc.owners.CallerName(who); err == nil {
-		link, err = svc.gate.Invite(who)
+		link, err = svc.gate.Invite(who, slug)
 	}
 	return answer(w, http.StatusCreated, link, err)
 }

@@ -8,8 +8,10 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"fmt"
+	"html"
 	"maps"
 	"net/http"
+	"net/url"
 	"time"
 
 	"mulligan/errs"
@@ -34,6 +36,7 @@ type digest [sha256.Size]byte
 type invitation struct {
 	who     ipc.Caller
 	host    string // the name in its link
+	app     string // the slug of the app that the page opens on; "" is the first of the list
 	expires time.Time
 }
 
@@ -56,9 +59,9 @@ func secret() string {
 
 func digestOf(secret string) digest { return sha256.Sum256([]byte(secret)) }
 
-// Invite returns a link that logs a browser in as who, once. It opens a listener for the page if
-// there is none.
-func (g *Gate) Invite(who ipc.Caller) (ipc.UILink, error) {
+// Invite returns a link that logs a browser in as who, once. The page opens on the app with the slug app, or on the first of the
+// list if app is "". Invite opens a listener for the page if there is none.
+func (g *Gate) Invite(who ipc.Caller, app string) (ipc.UILink, error) {
 	const op = "open the page"
 	var label [8]byte
 	rand.Read(label[:])
@@ -69,7 +72,7 @@ func (g *Gate) Invite(who ipc.Caller) (ipc.UILink, error) {
 	if err != nil {
 		return ipc.UILink{}, errs.Wrap(errs.Unavailable, op, err)
 	}
-	inv := invitation{who: who, host: d.name("m" + hex.EncodeToString(label[:])), expires: now.Add(codeLife)}
+	inv := invitation{who: who, host: d.name("m" + hex.EncodeToString(label[:])), app: app, expires: now.Add(codeLife)}
 	g.sweep(now)
 	trim(g.codes, func(i invitation) (bool, time.Time) { return i.who.UID == who.UID, i.expires })
 	g.codes[digestOf(code)] = inv
@@ -108,7 +111,7 @@ func (g *Gate) login(d *listener, w http.ResponseWriter, r *http.Request) error 
 	if r.Method != http.MethodGet {
 		return errs.New(errs.Invalid, "log in", "open a link with GET, not %s", r.Method)
 	}
-	cookie, s := g.exchange(r)
+	cookie, s, app := g.exchange(r)
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	w.Header().Set("Cache-Control", "no-store")
 	if s == nil {
@@ -123,20 +126,24 @@ func (g *Gate) login(d *listener, w http.ResponseWriter, r *http.Request) error 
 	http.SetCookie(w, &http.Cookie{ // the page's scripts read it and send it as X-CSRF-Token
 		Name: csrfCookie, Value: s.csrf, Path: "/", Expires: s.expires, SameSite: http.SameSiteStrictMode, Secure: d.tls,
 	})
-	_, _ = fmt.Fprint(w, "<!doctype html><title>mulligan</title><meta http-equiv=\"refresh\" content=\"0;url=/\"><p><a href=\"/\">mulligan</a>\n")
+	start := "/"
+	if app != "" {
+		start = "/#/app/" + html.EscapeString(url.PathEscape(app)) // the page reads it
+	}
+	_, _ = fmt.Fprintf(w, "<!doctype html><title>mulligan</title><meta http-equiv=\"refresh\" content=\"0;url=%[1]s\"><p><a href=\"%[1]s\">mulligan</a>\n", start)
 	return nil
 }
 
-// exchange takes the request's code and returns a new session for it, or nil if the code is not
+// exchange takes the request's code and returns a new session for it with the app of the link, or nil if the code is not
 // valid.
-func (g *Gate) exchange(r *http.Request) (cookie string, s *session) {
+func (g *Gate) exchange(r *http.Request) (cookie string, s *session, app string) {
 	key, now := digestOf(r.URL.Query().Get("code")), g.cfg.Now()
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.sweep(now)
 	inv, ok := g.codes[key]
 	if !ok || inv.host != hostName(r.Host) {
-		return "", nil
+		return "", nil, ""
 	}
 	delete(g.codes, key)
 	trim(g.sessions, func(s *session) (bool, time.Time) { return s.who.UID == inv.who.UID, s.expires })
@@ -146,7 +153,7 @@ func (g *Gate) exchange(r *http.Request) (cookie string, s *session) {
 		Scopes: []ipc.Scope{ipc.ScopeRead, ipc.ScopeWrite}, Until: s.expires,
 	}}
 	g.sessions[digestOf(cookie)] = s
-	return cookie, s
+	return cookie, s, inv.app
 }
 
 // session returns the session of the request's cookie; nil if there is none. A request that changes something must also have
