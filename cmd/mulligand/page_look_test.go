@@ -83,6 +83,7 @@ var varying = []struct {
 	{regexp.MustCompile(`(/[\w.-]+)*/(ws|forks\d+)\b`), "FOLDER"},
 	{regexp.MustCompile(`\d\d:\d\d:\d\d[\s\x{202f}]?[AP]M`), "TIME"},
 	{regexp.MustCompile(`\d+(\.\d+)? m?s\b`), "DURATION"},
+	{regexp.MustCompile(`git's own files: \d+`), "git's own files: N"}, // it depends on git's version
 	{regexp.MustCompile(`[0-9a-f]{10,40}\b`), "HASH"},
 	{regexp.MustCompile(`\d+(\.\d+)? [KM]?i?B\b`), "SIZE"},
 }

@@ -71,6 +71,7 @@ func TestPages(t *testing.T) {
 		testPageForks,
 		testPageByKeyboard,
 		testPageOpensOn,
+		testPageTurns,
 		testPageStates,
 		testPageLost,
 		testPageOfThousands,

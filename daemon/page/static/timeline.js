@@ -149,7 +149,8 @@ function entry(view, cp, newer) {
         h("div", { class: "text" },
           h("p", { class: "title" }, h("strong", {}, title(view, cp, turn)), marks(cp)),
           h("p", { class: "quiet small" }, time(cp.created_at), " · ", h("span", { title: meant }, words[cp.trigger] ?? cp.trigger),
-            turn && [turn.title || cp.notes ? [" · ", name(author(turn), "")] : "", turnChanges(turn)])),
+            turn && [turn.title || cp.notes ? [" · ", name(author(turn), "")] : "", turnChanges(turn)]),
+          turn && databases(turn)),
         h("div", { class: "acts" },
           h("button", { type: "button", class: "main-action", "data-key": `back-${cp.checkpoint_id}`, "aria-label": `Roll back ${cp.checkpoint_id}`, onclick: () => rollbackDialog(app, cp, view.reload) }, "Roll back…"),
           menu({ label: `More of ${cp.checkpoint_id}`, key: `more-${cp.checkpoint_id}`, about: () => facts(cp, turn), items: () => [
@@ -184,14 +185,26 @@ const marks = (cp) => [
   cp.called_off && h("span", { class: "badge" }, "called off"),
 ];
 
+// turnChanges says which files a turn changed. Git's own files are one item, as in diffs.
 function turnChanges(t) {
   const { created, modified, deleted, paths } = t.changes;
   const total = created + modified + deleted;
   if (!total) return "";
-  const told = (paths ?? []).filter((p) => !/(^|\/)\.git\//.test(p)).slice(0, 2);
+  const told = (paths ?? []).slice(0, 2).map((p) => p === ".git" ? "git's own files" : name(p));
   return [" · ", created > 0 && h("span", { class: "plus" }, `+${created} `), modified > 0 && h("span", { class: "tilde" }, `~${modified} `), deleted > 0 && h("span", { class: "minus" }, `−${deleted} `),
     h("span", { class: "hidden" }, `(${created} created, ${modified} modified, ${deleted} deleted) `),
-    told.map((p, i) => [i ? ", " : "", name(p)]), total > told.length && told.length > 0 && ` and ${total - told.length} more`];
+    told.map((p, i) => [i ? ", " : "", p]), total > told.length && told.length > 0 && ` and ${total - told.length} more`];
+}
+
+// databases says what a turn changed in databases, a line each.
+function databases(t) {
+  const most = 2;
+  return (t.changes.databases ?? []).map((db) => {
+    const told = (db.changes ?? []).slice(0, most);
+    return h("p", { class: "quiet small" }, "database ", name(db.database), ": ",
+      told.length ? told.map((c, i) => [i ? ", " : "", name(c.path), " ", shown(c.summary)]) : "changed",
+      told.length > 0 && db.total > told.length && `, ${db.total - told.length} more`);
+  });
 }
 
 // facts are what one asks for now and then.

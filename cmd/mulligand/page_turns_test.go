@@ -1,0 +1,76 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/chromedp/chromedp"
+
+	"mulligan/ipc"
+)
+
+// quietApp registers an app that never runs, with a database and a git repository, whose turns are kept.
+func quietApp(t *testing.T, d *daemonProcess) *testApp {
+	t.Helper()
+	a := &testApp{d: d, ws: filepath.Join(d.dir, "ws")}
+	if err := os.Mkdir(a.ws, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	a.write(t, "src/shop.go", "package shop\n")
+	shell(t, a.ws, "git init -q -b main && git add src && git commit -qm one; sqlite3 shop.db 'CREATE TABLE words (word TEXT)'")
+	d.must("app", "add", "--slug", "shop", "--dir", a.ws, "--db", "sqlite:shop.db")
+	d.must("app", "set", "--app", "shop", "auto=true")
+	eventually(t, "the files are followed", func() bool {
+		app, err := d.client.App(t.Context(), "shop")
+		return err == nil && app.Following == "watching"
+	})
+	return a
+}
+
+// turn has an agent work, and returns its turn.
+func (a *testApp) turn(t *testing.T, title, script string) ipc.Turn {
+	t.Helper()
+	turn, err := a.d.client.BeginTurn(t.Context(), "shop", ipc.BeginTurn{Agent: "claude-code", ConversationID: "c", Title: title})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.d.client.BeginCall(t.Context(), "shop", turn.ID, ipc.BeginCall{Tool: "Bash", Before: true, DeadlineMS: 10_000}); err != nil {
+		t.Fatal(err)
+	}
+	shell(t, a.ws, script)
+	turn, err = a.d.client.EndTurn(t.Context(), "shop", turn.ID)
+	if err != nil || turn.CheckpointID == nil {
+		t.Fatalf("%+v, %v", turn, err)
+	}
+	return turn
+}
+
+// testPageTurns sees what turns changed: of files, of git's own files, and of databases, as `mulligan turns` says it.
+func testPageTurns(t *testing.T) {
+	t.Parallel()
+	d := startDaemon(t)
+	a := quietApp(t, d)
+	both := a.turn(t, "add prices", "echo '// prices' >>src/shop.go; echo x >src/new.go; git add . ; git commit -qm two")
+	rows := a.turn(t, "fill the words", `sqlite3 shop.db "INSERT INTO words VALUES ('a'), ('b'), ('c')"`)
+	form := a.turn(t, "bills", `sqlite3 shop.db "CREATE TABLE bills (total INTEGER)"`)
+	b := newBrowser(t)
+	link := ask[ipc.UILink](d, "ui", "--print")
+	b.do(chromedp.Navigate(link.URL))
+	row := func(turn ipc.Turn) string { return "#" + string(*turn.CheckpointID) + " .text" }
+	git := both.Changes.Git.Created + both.Changes.Git.Modified + both.Changes.Git.Deleted
+	if git < 5 {
+		t.Fatalf("git wrote %d files: %+v", git, both.Changes)
+	}
+	b.see(row(both), fmt.Sprintf("git's own files: %d", git))
+	b.see(row(both)+" .plus", "+1 ")
+	b.see(row(both)+" .tilde", "~1 ")
+	b.see(row(both), "src/shop.go")
+	b.see(row(rows), "database shop: words 3 rows")
+	b.see(row(form), "database shop: bills CREATE TABLE bills")
+	b.until("nothing of files in the rows of databases", fmt.Sprintf("!document.querySelector(%q)", row(rows)+" .plus"))
+	b.looksRight("turns")
+	b.isAsPictured("turns")
+	b.innocent(link.URL)
+}
