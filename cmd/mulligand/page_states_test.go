@@ -95,6 +95,7 @@ func testPageStates(t *testing.T) {
 	b.isAsPictured("three")
 	b.click("#"+string(a.checkpoints()[1].ID)+" button.more", "")
 	b.see(".about p", "of its own")
+	b.see(".about p", "taken while the app ran")
 	b.laidOut("menu")
 	b.press("\x1b")
 	b.gone("[role=menu]")

@@ -74,3 +74,53 @@ func testPageTurns(t *testing.T) {
 	b.isAsPictured("turns")
 	b.innocent(link.URL)
 }
+
+// testPageNames rolls back to a turn, and forward again: everywhere the page calls checkpoints by what people call them. Of an app that
+// never runs, it does not say whether it ran.
+func testPageNames(t *testing.T) {
+	t.Parallel()
+	d := startDaemon(t)
+	a := quietApp(t, d)
+	turn := a.turn(t, "add prices", "echo '// prices' >>src/shop.go")
+	target := string(*turn.CheckpointID)
+	d.must("rollback", target, "--app", "shop")
+	forward := string(a.checkpoints()[0].ID)
+	d.must("rollback", forward, "--app", "shop")
+	b := newBrowser(t)
+	link := ask[ipc.UILink](d, "ui", "--print")
+	b.do(chromedp.Navigate(link.URL))
+	b.see(".cp.pre-rollback .title", "safety checkpoint before rollback to “add prices”")
+	b.see(".cp.pre-rollback .title", "safety checkpoint before rollback to the state before the rollback to “add prices”")
+	const noIDs = `!/cp-[0-9a-f]/.test(document.querySelector("dialog, main").innerText)`
+	b.until("no id on the timeline", noIDs)
+	b.see(".app-head p", "every turn is kept")
+	b.until("nothing of a unit", `!document.querySelector(".app-head p").textContent.includes("unit")`)
+	b.click("#"+target+" button.more", "")
+	b.see(".about p", "of its own")
+	b.until("nothing of the app's running", `!document.querySelector(".about").textContent.includes("ran")`)
+	b.press("\x1b")
+	b.looksRight("names")
+	b.isAsPictured("names")
+
+	b.click("#"+forward+" .main-action", "")
+	b.see("dialog p", "before rollback to “add prices”")
+	b.until("no id in the preview", noIDs)
+	b.press("\x1b")
+	b.gone("dialog")
+	b.click(".filters label", "Safety")
+	b.gone(".cp.agent")
+	b.until("no id among safety checkpoints", noIDs)
+	b.click(".tabs a", "Storage")
+	b.click("summary", "As a table")
+	b.see("tbody th", "add prices")
+	b.until("no id in the table", noIDs)
+	b.click(".tabs a", "Audit")
+	b.see("td", "“add prices”")
+	b.innocent(link.URL)
+
+	// The checkpoint that is gone back to need not be on the page.
+	d.must("delete", target, "--app", "shop")
+	b.do(chromedp.Reload())
+	b.click(".tabs a", "Timeline")
+	b.see(".cp.pre-rollback .title", "safety checkpoint before rollback to "+target)
+}

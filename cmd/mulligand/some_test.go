@@ -72,6 +72,7 @@ func TestPages(t *testing.T) {
 		testPageByKeyboard,
 		testPageOpensOn,
 		testPageTurns,
+		testPageNames,
 		testPageStates,
 		testPageLost,
 		testPageOfThousands,

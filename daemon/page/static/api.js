@@ -57,6 +57,7 @@ export const api = {
   status: () => ask("GET", "/api/status"),
   apps: async () => (await ask("GET", "/api/apps")).apps ?? [],
   app: (slug) => ask("GET", app(slug)),
+  checkpoint: (slug, id) => ask("GET", app(slug, "checkpoints", id)),
   checkpoints: (slug, q = {}) => ask("GET", app(slug, "checkpoints") + query(q)),
   turns: async (slug, limit) => (await ask("GET", app(slug, "turns") + query({ limit }))).turns ?? [],
   audit: (slug, q) => ask("GET", app(slug, "audit") + query(q)),

@@ -4,6 +4,7 @@
 import { api } from "./api.js";
 import { h, fill, name, shown, count, trouble } from "./dom.js";
 import { dialog } from "./layers.js";
+import { titled } from "./names.js";
 
 const PAGE = 500;
 const signs = { create: ["+", "created", "plus"], modify: ["~", "modified", "tilde"], delete: ["−", "deleted", "minus"] };
@@ -14,7 +15,7 @@ export function changesDialog(app, cp, against) {
     const out = h("div", {});
     const to = h("select", { id: "against", onchange: () => load() },
       against !== "now" ? h("option", { value: against }, "the next checkpoint") : null, h("option", { value: "now" }, "now"));
-    body.append(h("p", {}, "From ", cp.notes ? name(cp.notes, "note") : h("code", {}, cp.checkpoint_id), " to ", h("label", { for: "against", class: "hidden" }, "Compare with"), to), out);
+    body.append(h("p", {}, "From ", titled(cp), " to ", h("label", { for: "against", class: "hidden" }, "Compare with"), to), out);
     const load = () => list(app, cp, to.value, out);
     load();
   });

@@ -3,6 +3,7 @@
 import { api } from "./api.js";
 import { h, fill, name, shown, count, say, trouble } from "./dom.js";
 import { dialog, menu } from "./layers.js";
+import { titled } from "./names.js";
 import { brief } from "./changes.js";
 import { would, receipt } from "./rollback.js";
 
@@ -57,7 +58,7 @@ export function forkDialog(view, cp) {
         fill(out, trouble(err));
       }
     } },
-    h("p", {}, "A second, running copy of ", h("strong", {}, name(view.app.slug, "")), " as it ", cp ? ["was at ", h("code", {}, cp.checkpoint_id)] : "is now",
+    h("p", {}, "A second, running copy of ", h("strong", {}, name(view.app.slug, "")), " as it ", cp ? ["was at ", titled(cp)] : "is now",
       ", with a folder and data of its own. The app itself is not touched."),
     h("label", { for: "fork-name" }, "Name (a number if it is empty)"), called,
     out, h("p", { class: "row end" }, h("button", { type: "button", onclick: close }, "Cancel"), go)));

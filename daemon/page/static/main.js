@@ -5,6 +5,7 @@ import { api } from "./api.js";
 import { h, fill, name, shown, bytes, count, moment, say, trouble, underWay } from "./dom.js";
 import { menu, covered, closeAll } from "./layers.js";
 import { listen } from "./keys.js";
+import { mention } from "./names.js";
 import { watch } from "./link.js";
 import { timeline } from "./timeline.js";
 import { storage } from "./storage.js";
@@ -98,7 +99,7 @@ async function appView({ slug, view }, signal) {
   let told;
   const tell = (now) => {
     const news = [now.state, now.busy, now.following].join();
-    if (news !== told) fill(line, name(now.workspace), " · ", state(now), now.fork ? origin(now) : ""); // else a link in it would lose the focus
+    if (news !== told) fill(line, name(now.workspace), state(now), now.fork ? origin(now) : ""); // else a link in it would lose the focus
     told = news;
   };
   tell(a);
@@ -131,13 +132,14 @@ function follow(a, tell, signal) {
 // origin says which app a fork is of, and from where.
 function origin(a) {
   const parent = apps.find((p) => p.app_id === a.fork.parent);
-  return [" · fork of ", parent ? h("a", { href: `#/app/${encodeURIComponent(parent.slug)}` }, name(parent.slug, "")) : "an app that is gone", " at ", h("code", {}, shown(a.fork.origin))];
+  return [" · fork of ", parent ? h("a", { href: `#/app/${encodeURIComponent(parent.slug)}` }, name(parent.slug, "")) : "an app that is gone", " at ", mention(parent?.slug ?? "", a.fork.origin)];
 }
 
 function state(a) {
-  const words = { none: "no unit", running: "running", stopped: "stopped", failed: "failed" };
+  const words = { running: "running", stopped: "stopped", failed: "failed" };
   const follows = { watching: "every turn is kept", starting: "beginning to follow its files", rescanning: "looking at its files again", degraded: "not every turn is kept" };
-  return h("span", {}, words[a.state] ?? a.state, a.busy ? [" · ", underWay(a.busy)] : "", a.following ? ` · ${follows[a.following] ?? a.following}` : "");
+  return [a.state !== "none" && (words[a.state] ?? a.state), // an app without a unit never runs: there is nothing to say
+    a.busy && underWay(a.busy), a.following && (follows[a.following] ?? a.following)].filter(Boolean).map((part) => [" · ", part]);
 }
 
 function health(s) {

@@ -4,6 +4,7 @@
 import { api } from "./api.js";
 import { h, fill, name, shown, count, duration, say, trouble } from "./dom.js";
 import { dialog } from "./layers.js";
+import { titled } from "./names.js";
 import { brief } from "./changes.js";
 
 const stages = ["safety-checkpoint", "stop-unit", "vm-revert", "db-restore", "start-unit", "health-check"];
@@ -47,7 +48,7 @@ function preview(r) {
   scope.addEventListener("change", look);
   go.addEventListener("click", () => run(r, { scope: wanted(), reason: reason.value, on_unhealthy: undo.checked ? "undo" : "keep" }));
   fill(r.body,
-    h("p", {}, `${r.verb} `, h("strong", {}, name(r.app.slug, "")), " to ", h("code", {}, r.cp.checkpoint_id), r.cp.notes ? [" (", name(r.cp.notes, "note"), ")"] : "",
+    h("p", {}, `${r.verb} `, h("strong", {}, name(r.app.slug, "")), " to ", titled(r.cp),
       ". The state it has now is kept as a safety checkpoint first: this can be taken back."),
     out,
     h("details", {}, h("summary", {}, "Choices"),

@@ -1,7 +1,8 @@
 // What the checkpoints occupy, as a picture and as a table.
 
 import { api } from "./api.js";
-import { h, svg, fill, name, bytes, count, moment } from "./dom.js";
+import { h, svg, fill, bytes, count, moment } from "./dom.js";
+import { learn, titled } from "./names.js";
 
 const kinds = [["manual", "manual"], ["agent", "turns"], ["deploy", "deploys"], ["pre-rollback", "safety"]];
 
@@ -9,6 +10,7 @@ export async function storage(app, body, signal) {
   const { checkpoints, storage_usage: use } = await api.checkpoints(app.slug);
   if (signal.aborted) return;
   const list = checkpoints ?? [];
+  learn(list);
   if (!list.length) {
     fill(body, h("div", { class: "entry blank first" }, h("div", { class: "blank" }, h("h2", {}, "Nothing is stored yet"), h("p", { class: "quiet" }, "The first checkpoint occupies about what the app does; the ones after it only what changed."),
       h("p", {}, h("button", { type: "button", class: "primary", onclick: () => { location.hash = `#/app/${encodeURIComponent(app.slug)}/timeline`; } }, "To the timeline")))));
@@ -33,9 +35,9 @@ export async function storage(app, body, signal) {
 function asTable(list) {
   const box = h("details", {}, h("summary", {}, "As a table"));
   box.addEventListener("toggle", () => box.open && box.append(h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Checkpoints by size" }, h("table", {},
-      h("thead", {}, h("tr", {}, ["Checkpoint", "Made", "Kind", "Frees", "Notes"].map((t) => h("th", { scope: "col" }, t)))),
-      h("tbody", {}, [...list].sort((a, b) => b.size_bytes - a.size_bytes).map((c) => h("tr", {}, h("th", { scope: "row" }, h("code", {}, c.checkpoint_id)),
-        h("td", {}, moment(c.created_at)), h("td", {}, c.trigger + (c.pinned ? ", pinned" : "")), h("td", { class: "num" }, bytes(c.size_bytes)), h("td", {}, name(c.notes ?? "", "note")))))))), { once: true });
+      h("thead", {}, h("tr", {}, ["Checkpoint", "Made", "Kind", "Frees"].map((t) => h("th", { scope: "col" }, t)))),
+      h("tbody", {}, [...list].sort((a, b) => b.size_bytes - a.size_bytes).map((c) => h("tr", {}, h("th", { scope: "row" }, titled(c)),
+        h("td", {}, moment(c.created_at)), h("td", {}, c.trigger + (c.pinned ? ", pinned" : "")), h("td", { class: "num" }, bytes(c.size_bytes)))))))), { once: true });
   return box;
 }
 

@@ -6,6 +6,7 @@ import { h, fill, name, shown, bytes, count, time, day, say, trouble, underWay }
 import { dialog, menu, covered } from "./layers.js";
 import { rollbackDialog, meaning } from "./rollback.js";
 import { changesDialog } from "./changes.js";
+import { learn, label, titled } from "./names.js";
 import { branches, forkDialog } from "./forks.js";
 
 const PAGE = 50;
@@ -53,6 +54,7 @@ async function load(view) {
     api.checkpoints(app.slug, { trigger: "pre-rollback", limit: 1 })]);
   if (signal.aborted) return;
   view.list = page.checkpoints ?? [];
+  learn(view.list);
   view.more = view.list.length === limit;
   view.forks = forks;
   view.turns = new Map(turns.map((t) => [t.checkpoint_id, t]));
@@ -147,13 +149,13 @@ function entry(view, cp, newer) {
     h("article", { class: "entry" },
       h("div", { class: "head" },
         h("div", { class: "text" },
-          h("p", { class: "title" }, h("strong", {}, title(view, cp, turn)), marks(cp)),
+          h("p", { class: "title" }, h("strong", {}, title(cp, turn)), marks(cp)),
           h("p", { class: "quiet small" }, time(cp.created_at), " · ", h("span", { title: meant }, words[cp.trigger] ?? cp.trigger),
-            turn && [turn.title || cp.notes ? [" · ", name(author(turn), "")] : "", turnChanges(turn)]),
+            turn && [label(cp) ? [" · ", name(author(turn), "")] : "", turnChanges(turn)]),
           turn && databases(turn)),
         h("div", { class: "acts" },
-          h("button", { type: "button", class: "main-action", "data-key": `back-${cp.checkpoint_id}`, "aria-label": `Roll back ${cp.checkpoint_id}`, onclick: () => rollbackDialog(app, cp, view.reload) }, "Roll back…"),
-          menu({ label: `More of ${cp.checkpoint_id}`, key: `more-${cp.checkpoint_id}`, about: () => facts(cp, turn), items: () => [
+          h("button", { type: "button", class: "main-action", "data-key": `back-${cp.checkpoint_id}`, "aria-label": `Roll back to ${label(cp) || cp.checkpoint_id}`, onclick: () => rollbackDialog(app, cp, view.reload) }, "Roll back…"),
+          menu({ label: `More of ${label(cp) || cp.checkpoint_id}`, key: `more-${cp.checkpoint_id}`, about: () => facts(app, cp, turn), items: () => [
             { text: "What changed", act: changes },
             { text: "Fork…", act: () => forkDialog(view, cp) },
             { text: cp.pinned ? "Unpin" : "Pin", act: () => pin(view, cp, row) },
@@ -167,13 +169,10 @@ function entry(view, cp, newer) {
 }
 
 // title is what a checkpoint is called: by its notes, or by the turn that came after it.
-function title(view, cp, turn) {
-  // A safety checkpoint's notes name the one that was gone back to: its notes say more than its id.
-  const called = (id) => { const cp = view.list.find((c) => c.checkpoint_id === id); return cp?.notes && cp.trigger !== "pre-rollback" ? `“${cp.notes}”` : id; };
-  if (cp.notes) return name(cp.trigger === "pre-rollback" ? cp.notes.replace(/\bcp-[0-9a-f]{12,}\b/, called) : cp.notes, "note");
-  if (turn?.title) return name(turn.title, "note");
+function title(cp, turn) {
+  if (label(cp)) return titled(cp);
   if (turn) return name(turn.inferred ? "Writes after a quiet time" : `A turn of ${author(turn)}`, "");
-  return cp.deploy_id ? ["Deploy ", name(cp.deploy_id, "")] : cp.trigger === "agent" ? "Before a turn" : "Checkpoint";
+  return cp.trigger === "agent" ? "Before a turn" : "Checkpoint";
 }
 
 const author = (turn) => (turn.inferred ? "nobody announced it" : turn.agent || "an agent");
@@ -207,10 +206,13 @@ function databases(t) {
   });
 }
 
+// runs tells whether an app is ever started: it has something that runs.
+const runs = (app) => Boolean(app.unit || app.run?.length || app.engine || app.containers?.length || app.domain);
+
 // facts are what one asks for now and then.
-function facts(cp, turn) {
+function facts(app, cp, turn) {
   const parts = [bytes(cp.size_bytes) + " of its own", cp.ref && ["git ", h("code", {}, cp.ref.slice(0, 10))],
-    (cp.db_snapshots ?? []).length > 0 && count(cp.db_snapshots.length, "database"), !cp.quiesced && "taken while the app ran",
+    (cp.db_snapshots ?? []).length > 0 && count(cp.db_snapshots.length, "database"), !cp.quiesced && runs(app) && "taken while the app ran",
     turn?.conversation_id && ["conversation ", name(turn.conversation_id, "name")], turn?.message_id && ["message ", name(turn.message_id, "name")]].filter(Boolean);
   return [h("p", {}, h("code", {}, cp.checkpoint_id)), parts.map((p) => h("p", {}, p))];
 }
@@ -238,7 +240,7 @@ const pin = (view, cp, row) => act(row, async () => {
 
 const verify = (view, cp, row) => act(row, async () => {
   const res = await api.verify(view.app.slug, cp.checkpoint_id);
-  if (res.ok) return say(`${cp.checkpoint_id} is whole: all that is stored of it was read and checked.`);
+  if (res.ok) return say(`${label(cp) ? `“${label(cp)}”` : cp.checkpoint_id} is whole: all that is stored of it was read and checked.`);
   throw { message: "What is stored of it is damaged.", hint: (res.problems ?? []).map((p) => `${p.layer}: ${p.message}`).join("; ") };
 });
 
@@ -284,7 +286,7 @@ function deleteDialog(view, cp) {
         fill(out, trouble(err));
       }
     } }, "Delete for good");
-    body.append(h("p", {}, "Delete ", h("code", {}, cp.checkpoint_id), cp.notes ? [" (", name(cp.notes, "note"), ")"] : "", "?"),
+    body.append(h("p", {}, "Delete ", titled(cp), "?"),
       h("p", {}, `That frees ${bytes(cp.size_bytes)}. It can't be taken back.`),
       out, h("p", { class: "row end" }, h("button", { type: "button", onclick: close }, "Keep it"), go));
   });
