@@ -73,6 +73,8 @@ func TestPages(t *testing.T) {
 		testPageOpensOn,
 		testPageTurns,
 		testPageNames,
+		testPageAfterBack,
+		testPageFromTheTop,
 		testPageStates,
 		testPageLost,
 		testPageOfThousands,

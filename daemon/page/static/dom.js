@@ -96,6 +96,15 @@ export function say(text) {
   forget = setTimeout(() => fill(el), 6000);
 }
 
+// notice tells of the end of something that the person no longer looks at, on every view. What failed stays until it is dismissed.
+export function notice(text, failed, hint) {
+  const one = h("div", { class: `notice ${failed ? "bad" : "good"}`, role: failed ? "alert" : "status" },
+    h("div", {}, h("p", {}, h("strong", {}, shown(text))), hint ? h("p", {}, shown(hint)) : null),
+    h("button", { type: "button", class: "icon", "aria-label": "Dismiss", onclick: () => one.remove() }, "✕"));
+  document.getElementById("ended").append(one);
+  if (!failed) setTimeout(() => one.remove(), 15000);
+}
+
 // trouble shows an error of the API: what is wrong, and what to do.
 export function trouble(err) {
   return h("div", { class: "notice bad", role: "alert" },

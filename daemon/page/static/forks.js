@@ -1,11 +1,11 @@
 // Forks, as branches of the timeline: each below the checkpoint that it began with.
 
 import { api } from "./api.js";
-import { h, fill, name, shown, count, say, trouble } from "./dom.js";
+import { h, fill, name, shown, count, notice, say, trouble } from "./dom.js";
 import { dialog, menu } from "./layers.js";
 import { titled } from "./names.js";
 import { brief } from "./changes.js";
-import { would, receipt } from "./rollback.js";
+import { would, receipt, ended } from "./rollback.js";
 
 // branches shows forks, or nothing if there are none.
 export function branches(view, forks) {
@@ -99,9 +99,11 @@ function keepDialog(view, app) {
       box.addEventListener("close", view.reload);
       try {
         const res = await api.keep(view.app.slug, app.fork.name, {});
+        if (!box.open) return ended(`Keep fork ${app.fork.name}`, res);
         fill(body, receipt({ app: view.app, reload: view.reload, body, close, box }, res));
       } catch (err) {
-        failed(err);
+        if (box.open) failed(err);
+        else notice(`Keep fork ${app.fork.name}: ${err.message}`, true, err.hint);
       }
     });
   });

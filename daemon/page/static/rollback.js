@@ -2,9 +2,9 @@
 // stages as they happen, then the receipt.
 
 import { api } from "./api.js";
-import { h, fill, name, shown, count, duration, say, trouble } from "./dom.js";
+import { h, fill, name, shown, count, duration, notice, say, trouble } from "./dom.js";
 import { dialog } from "./layers.js";
-import { titled } from "./names.js";
+import { label, titled } from "./names.js";
 import { brief } from "./changes.js";
 
 const stages = ["safety-checkpoint", "stop-unit", "vm-revert", "db-restore", "start-unit", "health-check"];
@@ -91,14 +91,30 @@ async function run(r, request) {
       stage(rows.get(s.stage), s);
       if (s.status !== "running") news.textContent = `${meaning[s.stage]}: ${s.status}`;
     });
+    if (!r.box.open) return ended(what(r), res);
     for (const s of res.stages ?? []) stage(rows.get(s.stage), s);
     fill(end, receipt(r, res));
   } catch (err) {
+    if (!r.box.open) return notice(`${what(r)}: ${err.message}`, true, err.hint);
     fill(end, trouble(err), h("p", { class: "row end" }, h("button", { type: "button", onclick: r.close }, "Close")));
   } finally {
     clearInterval(tick);
     r.box.addEventListener("close", r.reload);
   }
+}
+
+// what names the operation of a dialog.
+const what = (r) => `${r.verb} ${r.app.slug} to ${label(r.cp) || r.cp.checkpoint_id}`;
+
+// ended tells how an operation went whose dialog was closed meanwhile.
+export function ended(operation, res) {
+  notice(`${operation}: ${outcome(res)}`, !res.rolled_back, res.error?.message);
+}
+
+// outcome is the first line of a receipt.
+function outcome(res) {
+  if (res.rolled_back) return res.verification ? "Done, and proven" : "Done, not verified";
+  return res.recovered ? "It failed; the app is back where it was" : "It failed";
 }
 
 function stage(row, s) {
@@ -112,11 +128,10 @@ function stage(row, s) {
 
 export function receipt(r, res) {
   const v = res.verification;
-  const title = res.rolled_back ? "Done, and proven" : res.recovered ? "It failed; the app is back where it was" : "It failed";
   say(res.rolled_back ? "The rollback is done." : "The rollback failed.");
   const safety = res.safety_checkpoint;
   return [
-    h("h3", { class: res.rolled_back ? "good" : "bad", role: "status" }, res.rolled_back && !v ? "Done, not verified" : title),
+    h("h3", { class: res.rolled_back ? "good" : "bad", role: "status" }, outcome(res)),
     res.error && trouble(res.error),
     v && h("table", { class: "small" }, h("caption", { class: "hidden" }, "Proof per layer"),
       h("thead", {}, h("tr", {}, ["Layer", "As at the checkpoint", "Hash"].map((t) => h("th", { scope: "col" }, t)))),
