@@ -39,7 +39,10 @@ async function show(moved) {
   } catch (err) {
     if (!signal.aborted) failed(err);
   }
-  if (moved) main.focus({ preventScroll: false });
+  if (moved) {
+    main.focus({ preventScroll: true });
+    scrollTo(0, 0); // the header belongs to what is shown
+  }
 }
 
 function failed(err) {
