@@ -3,6 +3,9 @@ package daemon_test
 import (
 	"bufio"
 	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -469,5 +472,160 @@ func TestRefusedClientIsLetGo(t *testing.T) {
 	}
 	if got := s.ask("POST", "/api/apps", strings.Repeat(" ", 200_000)); got.status != 401 || got.kind() != errs.Unauthenticated {
 		t.Errorf("with its body: %d %s", got.status, got.body)
+	}
+}
+
+// TestPageOverARestart: the next process of the daemon has the page at the same port, and continues a session only for its page.
+func TestPageOverARestart(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "state")
+	var now atomic.Int64
+	now.Store(time.Now().Unix())
+	opt := daemon.Options{StateDir: dir, User: true, Now: func() time.Time { return time.Unix(now.Load(), 0) }}
+	var s *served
+	stop := func() {
+		t.Helper()
+		for _, err := range []error{s.d.Close(context.Background()), s.d.Gate().Close(context.Background())} {
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	start := func() error {
+		t.Helper()
+		d, err := daemon.Open(t.Context(), opt)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s = &served{t: t, d: d}
+		return d.Gate().Resume()
+	}
+	if err := start(); err != nil {
+		t.Fatal(err)
+	}
+	link, err := s.d.Gate().Invite(root, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	u, err := url.Parse(link.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	base := "http://127.0.0.1:" + u.Port()
+	s.base = base
+	login := s.ask("GET", u.RequestURI(), "", "Host", u.Host)
+	cookie, _, _ := strings.Cut(login.header.Get("Set-Cookie"), ";")
+	session := func() (v ipc.Session) {
+		t.Helper()
+		got := s.ask("GET", "/api/session", "", "Host", u.Host, "Cookie", cookie)
+		if err := json.Unmarshal([]byte(got.body), &v); err != nil || got.status != 200 {
+			t.Fatalf("%d %s %v", got.status, got.body, err)
+		}
+		return v
+	}
+	first := session()
+	prove := func(key, challenge string) string {
+		h := hmac.New(sha256.New, []byte(key))
+		h.Write([]byte(challenge))
+		return base64.RawURLEncoding.EncodeToString(h.Sum(nil))
+	}
+	oldProof := prove(first.Key, s.ask("GET", "/resume", "").body)
+	record := filepath.Join(dir, "page.json")
+	text, err := os.ReadFile(record)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, secret, _ := strings.Cut(cookie, "=")
+	if fi, err := os.Stat(record); err != nil || fi.Mode().Perm() != 0o600 || strings.Contains(string(text), secret) {
+		t.Errorf("the record has mode %v (%v), and the cookie: %t", fi.Mode(), err, strings.Contains(string(text), secret))
+	}
+
+	stop()
+	if err := start(); err != nil {
+		t.Fatal(err)
+	}
+	s.base = base
+	challenge := s.ask("GET", "/resume", "").body
+	refused := func(what string, headers ...string) {
+		t.Helper()
+		if got := s.ask("POST", "/resume", "", append([]string{"Host", u.Host}, headers...)...); got.status == 204 || got.header.Get("Set-Cookie") != "" {
+			t.Errorf("%s resumes the session: %d", what, got.status)
+		}
+	}
+	if got := s.ask("GET", "/api/status", "", "Host", u.Host, "Cookie", cookie); got.status != 401 {
+		t.Errorf("the cookie alone: %d", got.status)
+	}
+	refused("the cookie alone", "Cookie", cookie)
+	refused("the CSRF token", "Cookie", cookie, "X-Resume-Proof", prove(first.CSRF, challenge))
+	refused("a proof for the process before", "Cookie", cookie, "X-Resume-Proof", oldProof)
+	refused("a proof without the cookie", "X-Resume-Proof", prove(first.Key, challenge))
+	refused("a proof under another name", "Host", "m0.localhost", "Cookie", cookie, "X-Resume-Proof", prove(first.Key, challenge))
+	refused("a page of another origin", "Origin", "http://127.0.0.1:1", "Cookie", cookie, "X-Resume-Proof", prove(first.Key, challenge))
+	got := s.ask("POST", "/resume", "", "Host", u.Host, "Cookie", cookie, "X-Resume-Proof", prove(first.Key, challenge))
+	if got.status != 204 {
+		t.Fatalf("the page's proof: %d %s", got.status, got.body)
+	}
+	seen := cookie
+	cookie, _, _ = strings.Cut(got.header.Get("Set-Cookie"), ";")
+	if second := session(); second != first {
+		t.Errorf("the session was %+v, is %+v", first, second)
+	}
+	if got := s.ask("GET", "/api/status", "", "Host", u.Host, "Cookie", seen); got.status != 401 {
+		t.Errorf("the cookie from before the restart: %d", got.status)
+	}
+
+	// It ends when it would have ended.
+	stop()
+	now.Add(13 * 3600)
+	if err := start(); err != nil {
+		t.Fatal(err)
+	}
+	s.base = base
+	if got := s.ask("POST", "/resume", "", "Host", u.Host, "Cookie", cookie, "X-Resume-Proof", prove(first.Key, s.ask("GET", "/resume", "").body)); got.status != 401 {
+		t.Errorf("after its time: %d", got.status)
+	}
+	stop()
+
+	// Who takes the port ends the sessions.
+	now.Add(-13 * 3600)
+	l, err := net.Listen("tcp", "127.0.0.1:"+u.Port())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := start(); errs.KindOf(err) != errs.Unavailable {
+		t.Errorf("with the port taken: %v", err)
+	}
+	stop()
+	l.Close()
+	if _, err := os.Stat(record); !os.IsNotExist(err) {
+		t.Errorf("the sessions are still recorded: %v", err)
+	}
+}
+
+// TestLoggedOutOverARestart: a session that a person ended does not come back.
+func TestLoggedOutOverARestart(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "state")
+	s := serveTCP(t, daemon.Options{StateDir: dir})
+	link, err := s.d.Gate().Invite(root, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	u, err := url.Parse(link.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	login := s.ask("GET", u.RequestURI(), "", "Host", u.Host)
+	cookie, _, _ := strings.Cut(login.header.Get("Set-Cookie"), ";")
+	var session ipc.Session
+	if err := json.Unmarshal([]byte(s.ask("GET", "/api/session", "", "Host", u.Host, "Cookie", cookie).body), &session); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "page.json")); err != nil {
+		t.Error(err)
+	}
+	if got := s.ask("DELETE", "/api/session", "", "Host", u.Host, "Cookie", cookie, "X-CSRF-Token", session.CSRF); got.status != 204 {
+		t.Fatal(got.status, got.body)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "page.json")); !os.IsNotExist(err) {
+		t.Errorf("the session is still recorded: %v", err)
 	}
 }

@@ -72,6 +72,7 @@ type Session struct {
 	User      string    `json:"user"`
 	UID       int       `json:"uid"`
 	CSRF      string    `json:"csrf"` // to be sent as X-CSRF-Token with every request that changes something
+	Key       string    `json:"key"`  // with which the page resumes the session after a restart of the daemon; for its memory only
 	ExpiresAt time.Time `json:"expires_at"`
 }
 

@@ -3,15 +3,19 @@ package main
 import (
 	"context"
 	"fmt"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
+	"github.com/chromedp/cdproto/network"
 	cdpage "github.com/chromedp/cdproto/page"
 	"github.com/chromedp/chromedp"
 
@@ -203,3 +207,119 @@ const thousands = `(() => {
 		return new Response(JSON.stringify(answer), { headers: { "Content-Type": "application/json" } });
 	};
 })()`
+
+// testPageAfterRestart kills the daemon and starts another: the page goes on by itself, with what it shows, what it does, and what
+// happens, also after it was loaded anew, and in a second tab. It says so if another program has taken its port.
+func testPageAfterRestart(t *testing.T) {
+	t.Parallel()
+	d := startDaemon(t)
+	newApp(t, d, 5)
+	b := newBrowser(t)
+	link := ask[ipc.UILink](d, "ui", "--print")
+	origin := link.URL[:strings.Index(link.URL, "/login")]
+	b.do(chromedp.Navigate(link.URL))
+	b.see("h2", "No checkpoint yet")
+	tab := b.tab()
+	tab.do(chromedp.Navigate(origin + "/#/app/shop/protects"))
+	tab.see("h2", "Left out")
+	b.do(cdpage.BringToFront())
+	for _, loadAnew := range []bool{false, true} {
+		name := fmt.Sprintf("after a restart (%v)", loadAnew)
+		d.kill()
+		b.see("#lost:popover-open", "The daemon does not answer.")
+		d.start()
+		began := time.Now()
+		b.gone("#lost:popover-open")
+		b.gone(".gone")
+		t.Logf("the page goes on %v after the daemon answers", time.Since(began))
+		d.must("create", "--app", "shop", "--notes", name, "--quiesce", "none")
+		b.see(".cp .note", name)
+		if loadAnew {
+			b.do(chromedp.Reload())
+		}
+		b.click(".entry button", "Create checkpoint")
+		b.do(chromedp.SendKeys("#notes", "by hand "+name, chromedp.ByQuery))
+		b.click("dialog button", "Create")
+		b.see(".cp .note", "by hand "+name)
+		tab.do(cdpage.BringToFront())
+		tab.click(".tabs a", "Timeline")
+		tab.see(".cp .note", "by hand "+name)
+		tab.click(".tabs a", "Protects")
+		b.do(cdpage.BringToFront())
+	}
+
+	// A session that ended does not come back with the next daemon.
+	cookies := b.cookies()
+	tab.do(cdpage.BringToFront(), chromedp.Navigate(origin+"/#/health"))
+	tab.click("button", "Log out of this page")
+	tab.see("h1", "Nobody is logged in here")
+	d.kill()
+	d.start()
+	if status := get(t, origin+"/api/apps", cookies); status == http.StatusOK {
+		t.Error("the session is valid again")
+	}
+
+	link = ask[ipc.UILink](d, "ui", "--print")
+	b.do(cdpage.BringToFront(), chromedp.Navigate(link.URL))
+	b.see("h1", "shop")
+	u, err := url.Parse(link.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.kill()
+	l, err := net.Listen("tcp", "127.0.0.1:"+u.Port())
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := &http.Server{Handler: http.NotFoundHandler()}
+	go other.Serve(l)
+	t.Cleanup(func() { other.Close() })
+	d.start()
+	b.see("#lost:popover-open", "Another program has taken the page's port.")
+	b.looksRight("port-taken")
+}
+
+// tab is another tab of the same browser.
+func (b *browser) tab() *browser {
+	b.t.Helper()
+	ctx, cancel := chromedp.NewContext(b.ctx)
+	b.t.Cleanup(cancel)
+	other := &browser{t: b.t, ctx: ctx, axe: b.axe}
+	other.do(chromedp.EmulateViewport(1280, 900))
+	return other
+}
+
+// cookies are those of the page, as a header.
+func (b *browser) cookies() string {
+	b.t.Helper()
+	var list []string
+	b.do(chromedp.ActionFunc(func(ctx context.Context) error {
+		all, err := network.GetCookies().Do(ctx)
+		for _, c := range all {
+			list = append(list, c.Name+"="+c.Value)
+		}
+		return err
+	}))
+	return strings.Join(list, "; ")
+}
+
+// get returns the status of a request with cookies; 0 if nobody answers.
+func get(t *testing.T, address, cookies string) int {
+	t.Helper()
+	u, err := url.Parse(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://127.0.0.1:"+u.Port()+u.Path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Host = u.Host
+	req.Header.Set("Cookie", cookies)
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return 0
+	}
+	defer resp.Body.Close()
+	return resp.StatusCode
+}

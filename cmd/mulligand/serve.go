@@ -56,6 +56,8 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 			return errs.Also(err, shut(d, srv))
 		}
 		log.Info("serving TCP", "addr", d.Gate().Addr().String(), "tls", cfg.TLSCert != "", "guests", cfg.Guests.Allow)
+	} else if err := d.Gate().Resume(); err != nil {
+		log.Warn("pages that are open must be opened anew: mulligan ui", "err", err)
 	}
 	go systemd.Watchdog(ctx, func() error { return d.Alive(ctx) })
 	if err := systemd.Ready(); err != nil {

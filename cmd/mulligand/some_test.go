@@ -77,6 +77,7 @@ func TestPages(t *testing.T) {
 		testPageFromTheTop,
 		testPageStates,
 		testPageLost,
+		testPageAfterRestart,
 		testPageOfThousands,
 	)
 }

@@ -182,7 +182,9 @@ func (svc *Service) getSession(w http.ResponseWriter, r *http.Request, who ipc.C
 }
 
 func (svc *Service) deleteSession(w http.ResponseWriter, r *http.Request, _ ipc.Caller) error {
-	svc.gate.End(r.Context())
+	if err := svc.gate.End(r.Context()); err != nil {
+		return err
+	}
 	w.WriteHeader(http.StatusNoContent)
 	return nil
 }

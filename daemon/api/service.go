@@ -3,6 +3,7 @@
 package api
 
 import (
+	"path/filepath"
 	"time"
 
 	"mulligan/daemon/accounts"
@@ -59,7 +60,7 @@ func New(p Parts) *Service {
 }
 
 func (svc *Service) newGate() *gate.Gate {
-	cfg := gate.Config{Tokens: svc.bearer, Hosts: svc.opt.Hosts, Log: svc.opt.Log, Now: svc.opt.Now}
+	cfg := gate.Config{Tokens: svc.bearer, Hosts: svc.opt.Hosts, File: filepath.Join(svc.opt.StateDir, "page.json"), Log: svc.opt.Log, Now: svc.opt.Now}
 	if svc.opt.Guests != nil {
 		cfg.Guests = svc.owners.Guest
 	}

@@ -7,15 +7,25 @@
 //	mulligan ui ── POST /api/ui (socket) ──► Invite: a code, bound to the caller's uid,
 //	                                         good once and for two minutes
 //	browser ── GET http://x3f….localhost:PORT/login?code=… ──► login: the code becomes a
-//	           cookie (HttpOnly, SameSite=Strict, 12 hours, gone with the daemon) and a
-//	           page that goes on to /
-//	page ── GET /api/session ──► {user, uid, csrf, expires_at}; csrf is in the cookie mulligan_csrf, too
+//	           cookie (HttpOnly, SameSite=Strict, 12 hours) and a page that goes on to /
+//	page ── GET /api/session ──► {user, uid, csrf, key, expires_at}; csrf is in the cookie mulligan_csrf, too
 //	page ── POST, PATCH, PUT, DELETE with X-CSRF-Token: csrf ──► the API, as that user
 //
 // Cookies ignore ports, so a browser would send the cookie to any program on this host that it visits as "localhost" or
 // 127.0.0.1. Therefore each link has a random host name below .localhost, which browsers resolve to this host (RFC 6761, 6.3),
 // and its session is valid only under that name. If the daemon serves TCP, the page is there. Otherwise a port of the loopback
 // is opened for the page, and closed after the last session.
+//
+// # The page, after a restart of the daemon
+//
+// The next process opens the same port and knows the sessions. But between the two, a program of another user may have listened
+// at the port, and the browser may have sent it the cookie. So the cookie alone is not enough: the page proves that it has the
+// session's key, which was sent to nobody but the page and is in its memory only, and gets a new cookie.
+//
+//	page ── GET /resume ──► the challenge of this process, a random text
+//	page ── POST /resume with X-Resume-Proof: HMAC-SHA-256(key, challenge) ──► a new cookie
+//
+// If the port is taken, the sessions are over: whoever has the port could pass the proof on.
 package gate
 
 import (
@@ -38,8 +48,11 @@ type Config struct {
 	Guests func(id string) (ipc.Caller, error)
 	// Hosts are further host names of the daemon, beside its address and those of the loopback.
 	Hosts []string
-	Log   *slog.Logger     // default: none
-	Now   func() time.Time // default: time.Now
+	// File is where the gate records the sessions for the next process; "" means that they end with this one. Its folder must be
+	// the daemon's own.
+	File string
+	Log  *slog.Logger     // default: none
+	Now  func() time.Time // default: time.Now
 }
 
 // Gate guards a handler. Its methods may be called from many goroutines.
@@ -56,6 +69,8 @@ type Gate struct {
 	page     *listener // a listener for the page alone; nil if it is not open
 	closed   bool
 	done     chan struct{} // closed by Close
+
+	challenge string // random; the pages of the last process prove with it that they are its pages
 }
 
 // Limits of connections: in total, and from one address.
@@ -75,7 +90,7 @@ func New(cfg Config, next http.Handler) *Gate {
 	return &Gate{
 		cfg: cfg, next: next, conns: ipc.NewConns(maxConns, maxConnsPerPeer),
 		codes: map[digest]invitation{}, sessions: map[digest]*session{}, live: map[*request]struct{}{},
-		done: make(chan struct{}),
+		done: make(chan struct{}), challenge: secret(),
 	}
 }
 
@@ -94,6 +109,10 @@ func (g *Gate) serve(d *listener, w http.ResponseWriter, r *http.Request) error 
 	}
 	if r.URL.Path == loginPath {
 		return g.login(d, w, r)
+	}
+	if r.URL.Path == resumePath {
+		g.conns.Identify(r.Context(), nil)
+		return g.resume(d, w, r)
 	}
 	who, s, err := g.identify(d, r)
 	g.conns.Identify(r.Context(), who)

@@ -62,6 +62,12 @@ func (g *Gate) Listen(addr string, files TLS) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.public = g.open(l, cfg, false)
+	rec, err := g.read()
+	if err != nil {
+		g.cfg.Log.Warn("the page's sessions cannot be resumed", "err", err)
+	} else if rec.Port == g.public.port() {
+		g.restore(rec)
+	}
 	return nil
 }
 
@@ -141,9 +147,14 @@ func (g *Gate) pageListener() (*listener, error) {
 	if err != nil {
 		return nil, err
 	}
+	g.openPage(l)
+	return g.page, nil
+}
+
+// openPage serves the page's own listener until no session is left. The caller must hold g.mu.
+func (g *Gate) openPage(l net.Listener) {
 	g.page = g.open(l, nil, true)
 	go g.watchPage(g.page)
-	return g.page, nil
 }
 
 // watchPage closes the page's own listener when no session or invitation is left.
@@ -161,6 +172,7 @@ func (g *Gate) watchPage(d *listener) {
 		over := len(g.codes)+len(g.sessions) == 0
 		if over {
 			g.page = nil
+			g.saved()
 		}
 		g.mu.Unlock()
 		if over {

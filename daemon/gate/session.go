@@ -45,7 +45,20 @@ type session struct {
 	who     ipc.Caller
 	host    string
 	csrf    string
+	key     string // with which its page resumes it after a restart of the daemon
 	expires time.Time
+	waiting bool // for its page to resume it; Gate.mu guards it
+}
+
+// newSession returns a session of a user. Its CSRF token follows from the key.
+func newSession(who ipc.Caller, host, key string, expires time.Time) *session {
+	who.Via, who.Grant = "page", &ipc.Grant{Scopes: []ipc.Scope{ipc.ScopeRead, ipc.ScopeWrite}, Until: expires}
+	return &session{who: who, host: host, csrf: mac(key, "csrf"), key: key, expires: expires}
+}
+
+// validFor reports whether the session is valid at a time for requests to the host of r.
+func (s *session) validFor(r *http.Request, now time.Time) bool {
+	return now.Before(s.expires) && s.host == hostName(r.Host)
 }
 
 type sessionKey struct{}
@@ -119,6 +132,17 @@ func (g *Gate) login(d *listener, w http.ResponseWriter, r *http.Request) error 
 		_, _ = fmt.Fprint(w, "<!doctype html><title>mulligan</title><p>This link has been used, or has expired. Get a new one with <code>mulligan ui</code>\n")
 		return nil
 	}
+	setCookies(d, w, cookie, s)
+	start := "/"
+	if app != "" {
+		start = "/#/app/" + html.EscapeString(url.PathEscape(app)) // the page reads it
+	}
+	_, _ = fmt.Fprintf(w, "<!doctype html><title>mulligan</title><meta http-equiv=\"refresh\" content=\"0;url=%[1]s\"><p><a href=\"%[1]s\">mulligan</a>\n", start)
+	return nil
+}
+
+// setCookies gives a browser its session.
+func setCookies(d *listener, w http.ResponseWriter, cookie string, s *session) {
 	http.SetCookie(w, &http.Cookie{
 		Name: cookieName, Value: cookie, Path: "/", Expires: s.expires, HttpOnly: true,
 		SameSite: http.SameSiteStrictMode, Secure: d.tls,
@@ -126,12 +150,6 @@ func (g *Gate) login(d *listener, w http.ResponseWriter, r *http.Request) error 
 	http.SetCookie(w, &http.Cookie{ // the page's scripts read it and send it as X-CSRF-Token
 		Name: csrfCookie, Value: s.csrf, Path: "/", Expires: s.expires, SameSite: http.SameSiteStrictMode, Secure: d.tls,
 	})
-	start := "/"
-	if app != "" {
-		start = "/#/app/" + html.EscapeString(url.PathEscape(app)) // the page reads it
-	}
-	_, _ = fmt.Fprintf(w, "<!doctype html><title>mulligan</title><meta http-equiv=\"refresh\" content=\"0;url=%[1]s\"><p><a href=\"%[1]s\">mulligan</a>\n", start)
-	return nil
 }
 
 // exchange takes the request's code and returns a new session for it with the app of the link, or nil if the code is not
@@ -148,11 +166,9 @@ func (g *Gate) exchange(r *http.Request) (cookie string, s *session, app string)
 	delete(g.codes, key)
 	trim(g.sessions, func(s *session) (bool, time.Time) { return s.who.UID == inv.who.UID, s.expires })
 	cookie = secret()
-	s = &session{host: inv.host, csrf: secret(), expires: now.Add(sessionLife)}
-	s.who = ipc.Caller{UID: inv.who.UID, GID: inv.who.GID, Name: inv.who.Name, Via: "page", Grant: &ipc.Grant{
-		Scopes: []ipc.Scope{ipc.ScopeRead, ipc.ScopeWrite}, Until: s.expires,
-	}}
+	s = newSession(ipc.Caller{UID: inv.who.UID, GID: inv.who.GID, Name: inv.who.Name}, inv.host, secret(), now.Add(sessionLife))
 	g.sessions[digestOf(cookie)] = s
+	g.saved()
 	return cookie, s, inv.app
 }
 
@@ -165,10 +181,16 @@ func (g *Gate) session(r *http.Request) (*session, error) {
 	}
 	g.mu.Lock()
 	s := g.sessions[digestOf(c.Value)]
+	valid := s != nil && s.validFor(r, g.cfg.Now())
+	waits := valid && s.waiting
 	g.mu.Unlock()
-	if s == nil || !g.cfg.Now().Before(s.expires) || s.host != hostName(r.Host) {
+	if !valid || waits {
 		if !isAPI(r.URL.Path) {
 			return nil, nil // the page's files need no session; the page reports that the session has ended
+		}
+		if waits {
+			return nil, errs.New(errs.Unauthenticated, opAdmit, "the daemon was started anew, and the page has not resumed its session").
+				WithHint("open the page again with: `mulligan ui`")
 		}
 		return nil, errs.New(errs.Unauthenticated, opAdmit, "the session is over").WithHint("open the page again with: `mulligan ui`")
 	}
@@ -189,17 +211,18 @@ func SessionOf(ctx context.Context) (ipc.Session, bool) {
 	if !ok {
 		return ipc.Session{}, false
 	}
-	return ipc.Session{UID: s.who.UID, CSRF: s.csrf, ExpiresAt: s.expires.UTC()}, true
+	return ipc.Session{UID: s.who.UID, CSRF: s.csrf, Key: s.key, ExpiresAt: s.expires.UTC()}, true
 }
 
-// End ends the session of a request.
-func (g *Gate) End(ctx context.Context) {
+// End ends the session of a request. If it returns an error, the session is over, but the next process may take it for valid.
+func (g *Gate) End(ctx context.Context) error {
 	s, ok := ctx.Value(sessionKey{}).(*session)
 	if !ok {
-		return
+		return nil
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	maps.DeleteFunc(g.sessions, func(_ digest, other *session) bool { return other == s })
 	g.cut(func(req *request) bool { return req.s == s })
+	return errs.Wrap(errs.Failed, "end the session", g.save())
 }

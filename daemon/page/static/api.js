@@ -10,14 +10,45 @@ export class Failure extends Error {
   }
 }
 
-// The session's token, which shows a change to come from this page.
-let session;
-async function csrf() {
-  session ??= ask("GET", "/api/session").catch((err) => { session = undefined; throw err; });
-  return (await session).csrf;
+// The session: its token shows a change to come from this page. Its key stays in the memory of the page: it shows the next process of
+// the daemon that the page is the one that the session was given to.
+let session, key;
+const own = () => (session ??= ask("GET", "/api/session").then((s) => { key = s.key; return s; }, (err) => { session = undefined; throw err; }));
+const csrf = async () => (await own()).csrf;
+
+// resume continues the session after a restart of the daemon, and tells whether there is one. The pages of a browser share the session's
+// cookie, which becomes another: only one of them resumes.
+export async function resume() {
+  if (!key || !window.isSecureContext) return false;
+  return navigator.locks.request("resume", async () => {
+    try {
+      const now = await fetch("/api/session", { cache: "no-store" });
+      if (now.status !== 401) return now.ok;
+      const challenge = await (await fetch("/resume", { cache: "no-store", credentials: "omit" })).text();
+      const resp = await fetch("/resume", { method: "POST", headers: { "X-Resume-Proof": await mac(key, challenge) } });
+      if (resp.status === 401) key = undefined; // the session is over
+      return resp.ok;
+    } catch {
+      return false; // the daemon is gone again: the link says so
+    }
+  });
 }
 
-async function send(method, path, body, accept = "application/json") {
+// mac is the HMAC-SHA-256 of a text, as unpadded base64url.
+async function mac(secret, text) {
+  const bytes = (s) => new TextEncoder().encode(s);
+  const k = await crypto.subtle.importKey("raw", bytes(secret), { name: "HMAC", hash: "SHA-256" }, false, ["sign"]);
+  const sum = new Uint8Array(await crypto.subtle.sign("HMAC", k, bytes(text)));
+  return btoa(String.fromCharCode(...sum)).replaceAll("+", "-").replaceAll("/", "_").replaceAll("=", "");
+}
+
+// send sends a request, and once more if the daemon was started anew since the last.
+async function send(...request) {
+  const resp = await sendOnce(...request);
+  return resp.status === 401 && (await resume()) ? sendOnce(...request) : resp;
+}
+
+async function sendOnce(method, path, body, accept = "application/json") {
   const headers = { Accept: accept };
   if (method !== "GET") headers["X-CSRF-Token"] = await csrf();
   if (body !== undefined) headers["Content-Type"] = "application/json";
@@ -52,8 +83,8 @@ function query(values) {
 }
 
 export const api = {
-  session: () => ask("GET", "/api/session"),
-  leave: () => ask("DELETE", "/api/session"),
+  session: own,
+  leave: () => ask("DELETE", "/api/session").then(() => { session = key = undefined; }),
   status: () => ask("GET", "/api/status"),
   apps: async () => (await ask("GET", "/api/apps")).apps ?? [],
   app: (slug) => ask("GET", app(slug)),

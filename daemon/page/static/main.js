@@ -163,4 +163,5 @@ listen();
 // again draws the page anew, once nothing lies above it.
 const again = () => (covered() ? setTimeout(again, 500) : show());
 window.addEventListener("api-unreachable", watch(again));
+api.session().catch(() => {}); // its key is needed when the daemon is gone; show says what is wrong
 show();
