@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/chromedp/cdproto/input"
 	"github.com/chromedp/cdproto/network"
 	cdpage "github.com/chromedp/cdproto/page"
 	"github.com/chromedp/chromedp"
@@ -173,24 +174,56 @@ func testPageOfThousands(t *testing.T) {
 		return err
 	}), chromedp.Navigate(ask[ipc.UILink](d, "ui", "--print").URL))
 	b.see(".cp .note", "note 3000")
-	b.until("a page of rows", `document.querySelectorAll(".cp").length === 50`)
+	b.until("a page of rows", `document.querySelectorAll(".cp").length === 200`)
 	b.looksRight("thousands")
-	for n := 100; n <= 200; n += 50 {
-		b.click("button", "Show older")
-		b.until(fmt.Sprintf("%d rows", n), fmt.Sprintf(`document.querySelectorAll(".cp").length === %d`, n))
-	}
-	b.until("the first of the new rows to have the focus", `document.activeElement.closest(".cp").textContent.includes("note 2850")`)
+	b.do(chromedp.Evaluate(`document.querySelectorAll(".cp").forEach((row) => { row.kept = true; }); window.asked = []; 0`, nil))
+	b.click("button", "Show older")
+	b.until("400 rows, of which the first 200 are as they were", `document.querySelectorAll(".cp").length === 400 && [...document.querySelectorAll(".cp")].filter((row) => row.kept).length === 200`)
+	b.until("one request, for the next 200", `asked.length === 1 && asked[0].includes("limit=200")`)
+	b.until("the first of the new rows to have the focus", `document.activeElement.closest(".cp").textContent.includes("note 2800")`)
 	b.press("k")
-	b.until("the row before to have the focus", `document.activeElement.closest(".cp").textContent.includes("note 2851")`)
+	b.until("the row before to have the focus", `document.activeElement.closest(".cp").textContent.includes("note 2801")`)
 
 	// Something new changes neither how much is shown nor where the focus is.
 	d.must("create", "--app", "shop", "--notes", "another", "--quiesce", "none")
 	b.see(".cp .note", "another")
-	b.until("200 rows, and the focus where it was", `document.querySelectorAll(".cp").length === 200 && document.activeElement.closest(".cp").textContent.includes("note 2851")`)
+	b.until("400 rows, and the focus where it was", `document.querySelectorAll(".cp").length === 400 && document.activeElement.closest(".cp").textContent.includes("note 2801")`)
+	b.until("rows that have not changed to stay", `[...document.querySelectorAll(".cp")].filter((row) => row.kept).length >= 198`)
+
+	// A search finds what is not loaded yet.
+	b.do(input.DispatchKeyEvent(input.KeyRawDown).WithKey("/").WithWindowsVirtualKeyCode(191), // as a keyboard does: the page then takes no character for it
+		input.DispatchKeyEvent(input.KeyChar).WithKey("/").WithText("/"), input.DispatchKeyEvent(input.KeyUp).WithKey("/"))
+	b.until("the search to have the focus", `document.activeElement.id === "search" && document.activeElement.value === ""`)
+	b.press("note 17")
+	b.until("the words to be there", `document.querySelector("#search").value === "note 17"`)
+	b.see(".tools [role=status]", "159 found among 3,001 checkpoints.")
+	b.until("a row for each", `document.querySelectorAll(".cp").length === 159 && [...document.querySelectorAll(".cp .note")].every((e) => /^note .*17/.test(e.textContent))`)
+	b.looksRight("found")
+	search := func(words string) {
+		b.do(chromedp.Evaluate(`document.querySelector("#search").select(); 0`, nil), input.InsertText(words))
+	}
+	search("000000000042")
+	b.see(".tools [role=status]", "1 found among 3,001 checkpoints.")
+	b.see(".cp .note", "note 42")
+	search("nowhere")
+	b.see(".tools [role=status]", "None found among 3,001 checkpoints.")
+	search("note")
+	b.until("a page of what is found", `document.querySelectorAll(".cp").length === 200`)
+	b.click("button", "Show older")
+	b.until("the next page of what is found", `document.querySelectorAll(".cp").length === 400`)
 	b.click(".tabs a", "Storage")
 	b.click("summary", "As a table")
 	b.until("a row of the table for each", `document.querySelectorAll("tbody tr").length === 3001`)
 	b.laidOut("thousands-stored")
+
+	// Its picture has columns, not dashes.
+	b.until("at most 120 columns over the whole width, of which most can be told apart", `(() => {
+		const columns = [...document.querySelectorAll(".chart rect")].map((r) => r.getBBox());
+		return columns.length > 60 && columns.length <= 120 && columns.at(-1).x > 900 && columns.filter((c) => c.height > 20).length > columns.length / 2;
+	})()`)
+	b.see("figcaption", "Each column is 26 neighbouring checkpoints")
+	b.do(chromedp.Evaluate("document.querySelector('details').open = false; 0", nil))
+	b.looksRight("thousands-drawn")
 }
 
 // thousands answers for the daemon where it is asked for checkpoints: those that it has, and 3,000 older copies of the last.
@@ -199,9 +232,11 @@ const thousands = `(() => {
 	window.fetch = async (path, options) => {
 		const url = new URL(path, location.href);
 		if (!/\/checkpoints$/.test(url.pathname) || options?.method !== "GET" || url.searchParams.get("trigger") === "pre-rollback") return real(path, options);
+		window.asked?.push(url.search);
 		const answer = await (await real(url.pathname, options)).json();
+		answer.storage_usage.checkpoint_count += 2999;
 		const last = answer.checkpoints.pop();
-		for (let i = 3000; i > 0; i--) answer.checkpoints.push({ ...last, checkpoint_id: "cp-" + String(i).padStart(12, "0"), notes: "note " + i, created_at: new Date(Date.parse(last.created_at) - (3000 - i) * 3600e3).toISOString() });
+		for (let i = 3000; i > 0; i--) answer.checkpoints.push({ ...last, checkpoint_id: "cp-" + String(i).padStart(12, "0"), notes: "note " + i, size_bytes: i % 400 ? (i * 7919 % 5000) : 5e6, created_at: new Date(Date.parse(last.created_at) - (3000 - i) * 3600e3).toISOString() });
 		const from = answer.checkpoints.findIndex((c) => c.checkpoint_id === url.searchParams.get("before")) + 1;
 		answer.checkpoints = answer.checkpoints.slice(from, from + (Number(url.searchParams.get("limit")) || 1e9));
 		return new Response(JSON.stringify(answer), { headers: { "Content-Type": "application/json" } });

@@ -16,6 +16,7 @@ const table = [
   ["m", "the row's menu: fork, pin, verify, delete; arrows move in it"],
   ["n", "what changed until now"],
   ["a", "another app"],
+  ["/", "find a checkpoint: by words of its title or notes, or by its id"],
   ["1 – 4", "timeline, storage, audit, protects"],
   ["Esc", "close a dialog or a menu, as Back does"],
   ["Tab", "every other button, link and field"],
@@ -51,6 +52,7 @@ const acts = {
   d: () => document.activeElement?.closest("li.cp")?.dispatchEvent(new CustomEvent("changes")),
   m: () => ofRow(".menu > button"),
   a: () => document.querySelector("#apps .menu > button"),
+  "/": () => document.getElementById("search")?.focus(),
 };
 for (let i = 1; i <= 4; i++) acts[i] = () => document.querySelector(`.tabs a:nth-child(${i})`);
 

@@ -27,7 +27,7 @@ export async function storage(app, body, signal) {
     limit && use.total_bytes < limit / 20 ? [h("p", { class: "quiet small" }, "The same, without the free part:"), h("div", { class: "bar", "aria-hidden": "true" }, bar(parts, use.total_bytes))] : null,
     h("ul", { class: "legend" }, parts.map(([k, label, n]) => h("li", {}, h("span", { class: `swatch ${k}`, "aria-hidden": "true" }), `${label} ${bytes(n)}`))),
     h("p", {}, `${count(use.checkpoint_count, "checkpoint")}, ${use.pinned_count} pinned. Kept are the newest ${use.keep_last}, one a day for ${count(use.daily_days, "day")}, the newest ${app.retention.keep_turns} of turns, and the newest ${app.retention.keep_safety} from before rollbacks.`),
-    h("h2", {}, "What each would free"), chart(list.slice(0, 120).reverse()),
+    h("h2", {}, "What each would free"), chart([...list].reverse()),
     asTable(list));
 }
 
@@ -53,17 +53,34 @@ function bar(parts, scale) {
   }));
 }
 
-// chart draws a column a checkpoint, oldest first. Columns go by the square root
+const COLUMNS = 120; // at most: more would be too thin to be told apart
+
+// chart draws a column a checkpoint, oldest first, or a column for several neighbours if there are many. Columns go by the square root
 // of the size: beside one large first capture the small ones stay visible.
 function chart(list) {
   if (!list.length) return h("p", { class: "quiet" }, "None yet.");
-  const top = Math.sqrt(Math.max(...list.map((c) => c.size_bytes), 1));
-  const step = 1000 / Math.max(list.length, 12);
-  return h("figure", {}, svg("svg", { class: "chart", viewBox: "0 0 1000 160", preserveAspectRatio: "none", role: "img", "aria-label": "Size of each checkpoint, oldest first" },
-    ...list.map((c, i) => {
-      const height = Math.max(2, (Math.sqrt(c.size_bytes) / top) * 150);
-      return svg("rect", { class: c.trigger, x: i * step + step * 0.1, y: 160 - height, width: step * 0.8, height },
-        svg("title", {}, document.createTextNode(`${new Date(c.created_at).toLocaleString()}: ${bytes(c.size_bytes)}`)));
-    })),
-  h("figcaption", { class: "quiet small" }, "Oldest on the left. The height goes by the square root of the size."));
+  const each = Math.ceil(list.length / COLUMNS);
+  const groups = [];
+  for (let i = 0; i < list.length; i += each) groups.push(list.slice(i, i + each));
+  const sizes = groups.map(sum);
+  const top = Math.sqrt(Math.max(...sizes, 1));
+  const step = 1000 / Math.max(groups.length, 12);
+  const when = (c) => new Date(c.created_at).toLocaleString();
+  return h("figure", {}, svg("svg", { class: "chart", viewBox: "0 0 1000 160", preserveAspectRatio: "none", role: "img",
+    "aria-label": each > 1 ? `Size of each ${each} neighbouring checkpoints, oldest first` : "Size of each checkpoint, oldest first" },
+  ...groups.map((group, i) => {
+    const height = Math.max(4, (Math.sqrt(sizes[i]) / top) * 150);
+    const [first, last] = [group[0], group.at(-1)];
+    return svg("rect", { class: most(group), x: i * step + step * 0.1, y: 160 - height, width: step * 0.8, height },
+      svg("title", {}, document.createTextNode(group.length > 1 ? `${count(group.length, "checkpoint")}, ${when(first)} to ${when(last)}: ${bytes(sizes[i])}` : `${when(first)}: ${bytes(sizes[i])}`)));
+  })),
+  h("figcaption", { class: "quiet small" }, each > 1 ? `Each column is ${each} neighbouring checkpoints, in the colour of the kind that has the most of it. ` : "",
+    "Oldest on the left. The height goes by the square root of the size."));
+}
+
+// most is the kind of checkpoint that has the most of a group's size.
+function most(group) {
+  const [best] = kinds.map(([k]) => [k, sum(group.filter((c) => c.trigger === k)), group.filter((c) => c.trigger === k).length])
+    .sort((a, b) => b[1] - a[1] || b[2] - a[2]);
+  return best[0];
 }

@@ -9,7 +9,8 @@ import { changesDialog } from "./changes.js";
 import { learn, label, titled } from "./names.js";
 import { branches, forkDialog } from "./forks.js";
 
-const PAGE = 50;
+const PAGE = 200; // rows at a time
+const SEARCHED = 1000; // checkpoints that a search asks for at a time
 const kinds = {
   manual: ["●", "Manual", "made by a person or a tool"],
   agent: ["◆", "Turns", "made by itself before a turn's first write"],
@@ -19,7 +20,10 @@ const kinds = {
 const words = { manual: "manual", agent: "before a turn", deploy: "deploy", "pre-rollback": "safety" };
 
 export async function timeline(app, body, signal, reload) {
-  const view = { app, body, signal, reload, filter: "", list: [], turns: new Map(), forks: [], more: false, forward: null };
+  // list are the newest checkpoints as far as they are loaded, of which those that have all words are found; count of these are wanted,
+  // and drawn are there.
+  const view = { app, body, signal, reload, filter: "", words: [], list: [], end: false, total: 0, count: PAGE, drawn: 0, seeking: 0,
+    turns: new Map(), forks: [], forward: null, rows: new Map(), parts: {} };
   await load(view);
   // Several events come together: one look is enough for them. What is open above stays as it is until it closes.
   let soon;
@@ -48,35 +52,103 @@ const refresh = (view) => (view.signal.aborted ? view.reload() : load(view));
 
 async function load(view) {
   const { app, signal } = view;
-  const limit = Math.max(PAGE, view.list.length); // what was asked for by "Show older" stays
+  view.seeking++; // what is looked for goes on with the new list
+  const limit = Math.max(view.count, view.words.length ? view.list.length : 0); // what was asked for stays
   const [page, turns, forks, safety] = await Promise.all([
     api.checkpoints(app.slug, { limit, trigger: view.filter }), api.turns(app.slug, 500), api.forks(app.slug),
     api.checkpoints(app.slug, { trigger: "pre-rollback", limit: 1 })]);
   if (signal.aborted) return;
   view.list = page.checkpoints ?? [];
   learn(view.list);
-  view.more = view.list.length === limit;
+  view.end = view.list.length < limit;
+  view.total = page.storage_usage?.checkpoint_count ?? 0;
   view.forks = forks;
   view.turns = new Map(turns.map((t) => [t.checkpoint_id, t]));
   view.forward = safety.checkpoints?.[0]; // the last rollback's safety checkpoint is the way forward
   draw(view);
+  await seek(view);
 }
 
+// draw shows the view anew. A row that would be the same stays the same element.
 function draw(view) {
-  const { body, list } = view;
   const focused = document.activeElement?.dataset?.key;
-  const days = Map.groupBy(list, (cp) => day(cp.created_at));
-  const first = !list.length && !view.filter;
-  fill(body,
-    !first && filters(view),
-    h("ol", { class: "line", "aria-label": "Now" }, first ? beginning(view) : now(view)),
-    elsewhere(view),
-    [...days].map(([title, cps]) => [h("h2", { class: "day" }, title),
-      h("ol", { class: "line", "aria-label": title }, cps.map((cp) => entry(view, cp, list[list.indexOf(cp) - 1])))]),
-    !list.length && view.filter && h("div", { class: "blank" }, h("p", { class: "quiet" }, `No checkpoint here was ${kinds[view.filter]?.[2].replace("the state", "made as the state") ?? "of this kind"}.`),
+  const first = !view.list.length && !view.filter && !view.words.length;
+  if (!view.parts.list?.isConnected) {
+    const part = () => h("div", {});
+    view.parts = { tools: tools(view), now: part(), apart: part(), list: part(), end: part() };
+    fill(view.body, Object.values(view.parts));
+  }
+  const { parts } = view;
+  parts.tools.hidden = first;
+  fill(parts.now, h("ol", { class: "line", "aria-label": "Now" }, first ? beginning(view) : now(view)));
+  fill(parts.apart, elsewhere(view));
+  fill(parts.list);
+  view.drawn = 0;
+  append(view);
+  finish(view, false);
+  if (focused) view.body.querySelector(`[data-key="${CSS.escape(focused)}"]`)?.focus();
+}
+
+// found gives the places in the list of what has all words in its title, notes or id.
+function found(view) {
+  const places = [...view.list.keys()];
+  if (!view.words.length) return places;
+  return places.filter((i) => {
+    const cp = view.list[i];
+    const text = [label(cp), cp.title, cp.notes, cp.checkpoint_id].join(" ").toLowerCase();
+    return view.words.every((w) => text.includes(w));
+  });
+}
+
+// append adds the rows that are wanted and not there yet, below those that are.
+function append(view) {
+  const { list } = view.parts;
+  for (const i of found(view).slice(view.drawn, view.count)) {
+    const title = day(view.list[i].created_at);
+    if (list.lastChild?.getAttribute("aria-label") !== title) list.append(h("h2", { class: "day" }, title), h("ol", { class: "line", "aria-label": title }));
+    list.lastChild.append(row(view, view.list[i], view.list[i - 1]));
+    view.drawn++;
+  }
+}
+
+// row gives the row of a checkpoint: the one that is there, if nothing about it has changed.
+function row(view, cp, newer) {
+  const about = JSON.stringify([cp, newer?.checkpoint_id, view.turns.get(cp.checkpoint_id), view.forks.filter((f) => f.fork.origin === cp.checkpoint_id)]);
+  const known = view.rows.get(cp.checkpoint_id);
+  if (known?.about === about) return known.row;
+  const made = entry(view, cp, newer);
+  view.rows.set(cp.checkpoint_id, { about, row: made });
+  return made;
+}
+
+// seek loads older checkpoints until as many are found as are wanted, or all are looked through.
+async function seek(view) {
+  const mine = ++view.seeking;
+  while (!view.end && found(view).length < view.count) {
+    finish(view, true);
+    const limit = view.words.length ? SEARCHED : PAGE;
+    const page = await api.checkpoints(view.app.slug, { limit, trigger: view.filter, before: view.list.at(-1)?.checkpoint_id });
+    if (view.signal.aborted || mine !== view.seeking) return;
+    const more = page.checkpoints ?? [];
+    learn(more);
+    view.list.push(...more);
+    view.end = more.length < limit;
+    append(view);
+  }
+  finish(view, false);
+}
+
+// finish shows below the rows whether there are more, and beside the search what it found. running is a search that goes on.
+function finish(view, running) {
+  const n = found(view).length;
+  const of = view.filter ? "" : ` of ${view.total.toLocaleString()}`;
+  const among = view.end ? ` among ${count(view.list.length, "checkpoint")}.` : `; ${view.list.length.toLocaleString()}${of} searched${running ? "…" : "."}`;
+  view.parts.tools.querySelector("[role=status]").textContent = view.words.length ? `${n ? n.toLocaleString() : "None"} found${among}` : "";
+  const none = !view.list.length && view.filter;
+  fill(view.parts.end,
+    none && h("div", { class: "blank" }, h("p", { class: "quiet" }, `No checkpoint here was ${kinds[view.filter]?.[2].replace("the state", "made as the state") ?? "of this kind"}.`),
       h("p", {}, h("button", { type: "button", onclick: () => choose(view, "") }, "Show all"))),
-    view.more && h("p", { class: "older" }, h("button", { type: "button", "data-key": "older", onclick: (e) => older(view, e.currentTarget) }, "Show older")));
-  if (focused) body.querySelector(`[data-key="${CSS.escape(focused)}"]`)?.focus();
+    !running && (n > view.drawn || !view.end) && h("p", { class: "older" }, h("button", { type: "button", "data-key": "older", onclick: (e) => older(view, e.currentTarget) }, "Show older")));
 }
 
 // beginning is what an app without a checkpoint shows.
@@ -114,27 +186,47 @@ function elsewhere(view) {
 function choose(view, value) {
   view.filter = value;
   view.list = [];
+  view.count = PAGE;
+  view.parts.tools.querySelector(`input[value="${value}"]`).checked = true;
   return load(view).catch((err) => fill(view.body, trouble(err)));
 }
 
-function filters(view) {
+// tools are the choice of kinds, and the search.
+function tools(view) {
   const option = (value, label) => h("label", {},
-    h("input", { type: "radio", name: "filter", value, checked: view.filter === value, "data-key": `filter-${value}`, onchange: () => choose(view, value) }), h("span", {}, label));
-  return h("fieldset", { class: "filters" }, h("legend", { class: "hidden" }, "Show"),
-    option("", "All"), Object.entries(kinds).map(([k, [, label]]) => option(k, label)));
+    h("input", { type: "radio", name: "filter", value, checked: view.filter === value, onchange: () => choose(view, value) }), h("span", {}, label));
+  let soon;
+  const search = (e) => {
+    const words = e.currentTarget.value.toLowerCase().split(/\s+/).filter(Boolean);
+    clearTimeout(soon);
+    soon = setTimeout(() => find(view, words), 150); // who types is not done yet
+  };
+  return h("div", { class: "tools" },
+    h("fieldset", { class: "filters" }, h("legend", { class: "hidden" }, "Show"),
+      option("", "All"), Object.entries(kinds).map(([k, [, label]]) => option(k, label))),
+    h("input", { type: "search", id: "search", placeholder: "Find…", "aria-label": "Find by words of the title or notes, or by the id", autocomplete: "off", spellcheck: "false", oninput: search }),
+    h("p", { class: "quiet small", role: "status" }));
+}
+
+function find(view, words) {
+  view.words = words;
+  view.count = PAGE;
+  draw(view);
+  return seek(view).catch((err) => fill(view.parts.end, trouble(err)));
 }
 
 async function older(view, button) {
   button.disabled = true;
+  const last = view.parts.list.querySelector(":scope > ol:last-child > li:last-child");
+  view.count += PAGE;
+  append(view);
   try {
-    const page = await api.checkpoints(view.app.slug, { limit: PAGE, trigger: view.filter, before: view.list.at(-1).checkpoint_id });
-    const from = page.checkpoints?.[0]?.checkpoint_id;
-    view.list.push(...(page.checkpoints ?? []));
-    view.more = page.checkpoints?.length === PAGE;
-    draw(view);
-    document.getElementById(from)?.querySelector(".main-action").focus({ preventScroll: true }); // on with what is new
+    await seek(view);
+    const rows = [...view.parts.list.querySelectorAll("li.cp")];
+    rows[rows.indexOf(last) + 1]?.querySelector(".main-action").focus({ preventScroll: true }); // on with what is new
   } catch (err) {
-    button.replaceWith(trouble(err));
+    view.count -= PAGE;
+    fill(view.parts.end, trouble(err));
   }
 }
 
