@@ -219,7 +219,7 @@ func testPageOfThousands(t *testing.T) {
 	// Its picture has columns, not dashes.
 	b.until("at most 120 columns over the whole width, of which most can be told apart", `(() => {
 		const columns = [...document.querySelectorAll(".chart rect")].map((r) => r.getBBox());
-		return columns.length > 60 && columns.length <= 120 && columns.at(-1).x > 900 && columns.filter((c) => c.height > 20).length > columns.length / 2;
+		return columns.length > 60 && columns.length <= 120 && columns.at(-1).x > 900 && columns.filter((c) => c.height > 10).length > columns.length / 2;
 	})()`)
 	b.see("figcaption", "Each column is 26 neighbouring checkpoints")
 	b.do(chromedp.Evaluate("document.querySelector('details').open = false; 0", nil))
