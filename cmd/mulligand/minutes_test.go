@@ -82,17 +82,17 @@ http.server.HTTPServer(("127.0.0.1", `+fmt.Sprint(port)+`), Page).serve_forever(
 	step(ws, fmt.Sprintf(`mulligan init --yes --auto && mulligan app set run='python3 serve.py' health.url=http://127.0.0.1:%d/`, port), "added")
 	step(ws, `mulligan install claude-code`)
 	step(ws, `mulligan create --notes 'it works'`)
-	if got := get(t, port); !strings.Contains(got, "200") {
+	if got := respond(t, port); !strings.Contains(got, "200") {
 		t.Fatalf("the app before: %s", got)
 	}
 	step(ws, `claude -p "tidy up the project" --dangerously-skip-permissions --output-format text`, "all done")
-	if got := get(t, port); !strings.Contains(got, "500") {
+	if got := respond(t, port); !strings.Contains(got, "500") {
 		t.Fatalf("the app was not broken: %s", got)
 	}
 	step(ws, `mulligan turns`, "tidy up the project", "orders")
 	step(ws, `mulligan undo --dry-run || [ $? = 3 ]`, "templates/page.html")
 	step(ws, `mulligan undo`, "rolled_back\tyes")
-	if got := get(t, port); !strings.Contains(got, "200") || !strings.Contains(got, "applepear") {
+	if got := respond(t, port); !strings.Contains(got, "200") || !strings.Contains(got, "applepear") {
 		t.Errorf("the app after: %s", got)
 	}
 	t.Logf("%6.1f s  all of it", all.Seconds())
@@ -109,8 +109,8 @@ func sh(t *testing.T, dir string, env []string, script string) string {
 	return string(out)
 }
 
-// get is the status and the body of the app's page.
-func get(t *testing.T, port int) string {
+// respond is the status and the body of the app's page.
+func respond(t *testing.T, port int) string {
 	t.Helper()
 	resp, err := http.Get("http://" + net.JoinHostPort("127.0.0.1", fmt.Sprint(port)) + "/")
 	if err != nil {

@@ -147,7 +147,7 @@ func (g *Gate) resume(d *listener, w http.ResponseWriter, r *http.Request) error
 	default:
 		return errs.New(errs.Invalid, "resume the session", "resume a session with POST, not %s", r.Method)
 	}
-	over := errs.New(errs.Unauthenticated, opAdmit, "the session is over").WithHint("open the page again with: mulligan ui")
+	over := errs.New(errs.Unauthenticated, opAdmit, "the session is over").WithHint("open the page again with: `mulligan ui`")
 	c, err := r.Cookie(cookieName)
 	if err != nil {
 		return over
