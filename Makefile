@@ -31,11 +31,16 @@ test-long: PACKAGES += gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user-sta
 # As root nothing is missing that a test could need, so no test may skip.
 ROOT := $(filter 0,$(shell id -u))
 
-.PHONY: build deps test test-long soak mutants lint bench fuzz demo demo-vm reference man install share uninstall stage packages deb rpm archlinux release sbom clean
+.PHONY: build static deps test test-long soak mutants lint bench fuzz demo demo-vm reference man install share uninstall stage packages deb rpm archlinux release sbom clean
 
 build:
 	CGO_ENABLED=0 $(BUILD) $(CLIENT_TAGS) -o bin/mulligan ./cmd/mulligan
 	$(BUILD) $(TAGS) -o bin/mulligand ./cmd/mulligand
+
+# A daemon that needs no library of the host's, and has no virtual machines.
+static:
+	go build -trimpath -buildvcs=false -tags netgo,osusergo -ldflags "-s -w -linkmode external -extldflags -static -X main.version=$(VERSION) -X main.commit=$(COMMIT)" \
+	  -o bin/static/mulligand ./cmd/mulligand
 
 # npm brings the MCP Inspector; where it is there already, from wherever, Debian's is not wanted.
 PACKAGES    += $(if $(shell command -v npm),,npm)

@@ -14,7 +14,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"mulligan/appfile"
 	"mulligan/cmd/mulligan/appkeys"
 	"mulligan/cmd/mulligan/detect"
 	"mulligan/cmd/mulligan/doctor"
@@ -184,28 +183,8 @@ func (f *initCmd) printFindings(dir string, found detect.Findings) {
 	if f.root != "" {
 		pairs = append(pairs, [2]string{"root", f.out.Text(dir + " has " + f.root)})
 	}
-	pairs = append(pairs, [2]string{"protects", "files: everything in " + f.out.Text(dir) + ", ignored files included"})
-	switch found.Git {
-	case detect.RepositoryInside:
-		pairs = append(pairs, [2]string{"protects", "git: the repository's state (.git) is part of the files"})
-	case detect.RepositoryOutside:
-		pairs = append(pairs, [2]string{"leaves_out", "git: the repository lies outside of the folder (it is a worktree or a submodule): HEAD, index, branches and commits stay as they are in a rollback"})
-	}
-	for _, db := range found.Databases {
-		what := fmt.Sprintf("database %s: %s %s", db.Name, db.Driver, appfile.Redact(db.Database))
-		if db.Driver != "sqlite" {
-			what += ", if the daemon supports it"
-		}
-		if db.Source != "" {
-			what += " (" + db.Source + ")"
-		}
-		pairs = append(pairs, [2]string{"protects", f.out.Text(what)})
-	}
-	if p := found.Project; p.Name != "" {
-		pairs = append(pairs, [2]string{"protects", f.out.Text(fmt.Sprintf("containers: compose project %s (%s), if it is up: they are stopped for a rollback, and started again", p.Name, p.File))})
-		for _, v := range p.Volumes {
-			pairs = append(pairs, [2]string{"protects", f.out.Text("volume " + v + ": its files")})
-		}
+	for _, p := range found.Protected(dir) {
+		pairs = append(pairs, [2]string{p[0], f.out.Text(p[1])})
 	}
 	for _, db := range found.Databases {
 		if dir := doctor.OwnCluster("/proc", os.Getuid(), db.Database); dir != "" {
@@ -279,21 +258,13 @@ func (f *initCmd) ask(ctx context.Context, app *ipc.App) error {
 		tried.Databases = slices.Clone(app.Databases)
 		if err := appkeys.Set(&tried, &change, line); err != nil {
 			body := ipc.Body(err)
-			f.out.Printf("%s\n", f.out.Text(strings.Join(append([]string{body.Message}, nonEmpty(body.Hint)...), "; ")))
+			f.out.Printf("%s\n", f.out.Text(strings.TrimSuffix(body.Message+"; "+body.Hint, "; ")))
 			continue
 		}
 		if *app = tried; change.Unit != nil {
 			app.Unit = *change.Unit
 		}
 	}
-}
-
-// nonEmpty returns s in a list, or none if s is "".
-func nonEmpty(s string) []string {
-	if s == "" {
-		return nil
-	}
-	return []string{s}
 }
 
 // printSettings prints what a person may want to have another way.
@@ -363,7 +334,7 @@ func (f *initCmd) register(ctx context.Context, client *ipc.Client, app ipc.App,
 	}
 	var left []string
 	if errs.KindOf(err) == errs.Unsupported {
-		app.Databases, left = splitServers(app.Databases, err)
+		app.Databases, left = detect.SplitServers(app.Databases, err)
 		if len(left) > 0 {
 			added, err = client.AddApp(ctx, app)
 		}
@@ -382,18 +353,4 @@ func (f *initCmd) register(ctx context.Context, client *ipc.Client, app ipc.App,
 	}
 	f.out.Printf("%s is the app %s now; `mulligan create` makes a checkpoint of it\n", f.out.Text(app.Workspace), f.out.Text(added.Slug))
 	return nil
-}
-
-// splitServers returns the databases of dbs that are files, and a sentence for
-// each of the others. refusal is the error with which the daemon refused the app.
-func splitServers(dbs []ipc.Database, refusal error) (files []ipc.Database, left []string) {
-	for _, db := range dbs {
-		if db.Driver == "sqlite" {
-			files = append(files, db)
-			continue
-		}
-		left = append(left, fmt.Sprintf("the %s database %s is NOT protected: %s; `mulligan app set database=SPEC` adds it once that works",
-			db.Driver, db.Name, ipc.Body(refusal).Message))
-	}
-	return files, left
 }

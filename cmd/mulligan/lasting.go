@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
@@ -34,50 +33,11 @@ func (c *cli) progress(ctx context.Context) (_ context.Context, done func()) {
 	if !c.out.Terminal || c.out.JSON || c.stderr == nil || !term.IsTerminal(int(c.stderr.Fd())) {
 		return ctx, func() {}
 	}
-	line := output.NewLine(c.stderr, func() int {
+	return output.NewLine(c.stderr, func() int {
 		width, _, err := term.GetSize(int(c.stderr.Fd()))
 		if err != nil {
 			return c.out.Width
 		}
 		return width
-	})
-	c.out.Stdout.Before = line.Clear
-	told := make(chan ipc.Progress)
-	ctx, cancel := context.WithCancel(ctx)
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		showProgress(ctx, line, told)
-	}()
-	return ipc.WithProgress(ctx, func(p ipc.Progress) {
-			select {
-			case told <- p:
-			case <-ctx.Done():
-			}
-		}), func() {
-			cancel()
-			<-ended
-			line.Clear()
-		}
-}
-
-// showProgress shows what it is told, and every second how long it lasts already, until ctx ends.
-func showProgress(ctx context.Context, line *output.Line, told <-chan ipc.Progress) {
-	tick := time.NewTicker(time.Second)
-	defer tick.Stop()
-	var latest ipc.Progress
-	var at time.Time
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case latest = <-told:
-			at = time.Now()
-			line.Show(latest.Words())
-		case <-tick.C:
-			now := latest
-			now.ElapsedMS += time.Since(at).Milliseconds()
-			line.Refresh(now.Words())
-		}
-	}
+	}).Follow(ctx, c.out.Stdout)
 }

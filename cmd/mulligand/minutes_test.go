@@ -82,9 +82,7 @@ http.server.HTTPServer(("127.0.0.1", `+fmt.Sprint(port)+`), Page).serve_forever(
 	step(ws, fmt.Sprintf(`mulligan init --yes --auto && mulligan app set run='python3 serve.py' health.url=http://127.0.0.1:%d/`, port), "added")
 	step(ws, `mulligan install claude-code`)
 	step(ws, `mulligan create --notes 'it works'`)
-	if got := respond(t, port); !strings.Contains(got, "200") {
-		t.Fatalf("the app before: %s", got)
-	}
+	eventually(t, "the app answers", func() bool { return strings.Contains(respond(t, port), "200") })
 	step(ws, `claude -p "tidy up the project" --dangerously-skip-permissions --output-format text`, "all done")
 	if got := respond(t, port); !strings.Contains(got, "500") {
 		t.Fatalf("the app was not broken: %s", got)

@@ -5,7 +5,7 @@ import (
 	"encoding/json"
 	"net/http"
 
-	"mulligan/daemon/layer"
+	"mulligan/daemon/events"
 	"mulligan/ipc"
 	"mulligan/snap"
 )
@@ -20,7 +20,7 @@ func long(serve handler) handler {
 			return serve(w, r, who)
 		}
 		s := &stream{w: w, r: r}
-		told := layer.NewTeller(s.send)
+		told := events.NewTeller(s.send)
 		kept := &keptAnswer{header: http.Header{}, status: http.StatusOK}
 		err := serve(kept, r.WithContext(snap.WithProgress(r.Context(), told.Tell)), who)
 		told.End()

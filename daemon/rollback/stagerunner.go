@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"mulligan/daemon/events"
-	"mulligan/daemon/layer"
 	"mulligan/daemon/settings"
 	"mulligan/ipc"
 	"mulligan/snap"
@@ -48,7 +47,7 @@ func (s *stageRunner) run(ctx context.Context, name ipc.StageName, do func(conte
 	s.tell(is)
 	began := time.Now()
 	now := is
-	progress := layer.NewTeller(func(p ipc.Progress) {
+	progress := events.NewTeller(func(p ipc.Progress) {
 		now.Notes = p.Words()
 		s.tell(now)
 	})

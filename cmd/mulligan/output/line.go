@@ -1,11 +1,15 @@
 package output
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"sync"
+	"time"
 
 	"github.com/charmbracelet/x/ansi"
+
+	"mulligan/ipc"
 )
 
 // Line is a line of a terminal that is shown while something lasts, and goes away before anything else is printed. Its methods may be called
@@ -53,5 +57,49 @@ func (l *Line) Clear() {
 	if l.shown {
 		fmt.Fprint(l.w, "\r\x1b[K")
 		l.shown = false
+	}
+}
+
+// Follow returns a context whose requests show on the line how far they are, until done is called. The line goes away before something is
+// written to out.
+func (l *Line) Follow(ctx context.Context, out *Writer) (_ context.Context, done func()) {
+	out.Before = l.Clear
+	told, ended := make(chan ipc.Progress), make(chan struct{})
+	ctx, cancel := context.WithCancel(ctx)
+	go func() {
+		defer close(ended)
+		l.follow(ctx, told)
+	}()
+	report := func(p ipc.Progress) {
+		select {
+		case told <- p:
+		case <-ctx.Done():
+		}
+	}
+	return ipc.WithProgress(ctx, report), func() {
+		cancel()
+		<-ended
+		l.Clear()
+	}
+}
+
+// follow shows what it is told, and every second how long it lasts already, until ctx ends.
+func (l *Line) follow(ctx context.Context, told <-chan ipc.Progress) {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	var latest ipc.Progress
+	var at time.Time
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case latest = <-told:
+			at = time.Now()
+			l.Show(latest.Words())
+		case <-tick.C:
+			now := latest
+			now.ElapsedMS += time.Since(at).Milliseconds()
+			l.Refresh(now.Words())
+		}
 	}
 }
