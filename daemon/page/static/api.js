@@ -125,9 +125,11 @@ export const api = {
     throw new Failure(0, silent);
   },
 
-  // follow calls on with each event of the app's feed until the signal ends it.
+  // follow calls on with each event of the app's feed until the signal ends it, and with "open" each time that the feed begins: what happened
+  // before that, nobody told.
   follow(slug, on, signal) {
     const source = new EventSource(app(slug, "events"));
+    source.addEventListener("open", () => on("open"));
     for (const kind of ["checkpoint", "deleted", "rollback", "revert", "turn", "stage"]) {
       source.addEventListener(kind, (e) => on(kind, JSON.parse(e.data)));
     }

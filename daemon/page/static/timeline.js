@@ -35,7 +35,7 @@ export async function timeline(app, body, signal, reload) {
   if (app.busy) live(underWay(app.busy));
   api.follow(app.slug, (kind, data) => {
     if (kind === "stage") return live(data.status === "running" ? `Rollback under way: ${meaning[data.stage]}…` : null);
-    live("");
+    if (kind !== "open") live("");
     clearTimeout(soon);
     soon = setTimeout(look, 300);
   }, signal);
