@@ -153,6 +153,7 @@ func (c *cli) rollback(ctx context.Context, client *ipc.Client, app string, id i
 		onStage = func(st ipc.Stage) { _ = c.out.PrintEvent(ipc.EventStage, st) } // Stdout keeps the error, and the command ends with it
 	case c.out.Terminal && !c.out.JSON:
 		show = output.NewProgress(c.out.Stdout)
+		show.Width = c.out.Width
 		onStage = show.Stage
 	}
 	res, err := client.Rollback(ctx, app, id, req, onStage)

@@ -49,7 +49,7 @@ func (p *Printer) Prose(header []string, rows [][]string, spare ...string) {
 	p.table(header, rows, spare, true)
 }
 
-func (p *Printer) table(header []string, rows [][]string, spare Spare, wrap bool) {
+func (p *Printer) table(header []string, rows [][]string, spare []string, wrap bool) {
 	if !p.Terminal {
 		for _, row := range rows {
 			p.Println(strings.Join(row, "\t"))

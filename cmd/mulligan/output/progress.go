@@ -8,6 +8,8 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/charmbracelet/x/ansi"
+
 	"mulligan/ipc"
 )
 
@@ -25,6 +27,8 @@ func meaning(name ipc.StageName) string {
 // Progress shows the stages of a rollback on a terminal as they start and end.
 // When a stage ends, its result overwrites the line that showed it running.
 type Progress struct {
+	Width int // columns of the terminal, to which the line of a running stage is cut: a longer one could not be overwritten; 0: no limit
+
 	w    io.Writer
 	open ipc.StageName // the stage whose line the cursor is on; "" if none
 	wide int           // the number of characters on that line
@@ -48,6 +52,9 @@ func (p *Progress) Stage(st ipc.Stage) {
 		line := fmt.Sprintf("  %s %s", meaning(st.Stage), st.Status)
 		if st.Notes != "" {
 			line += "  " + Escape(st.Notes)
+		}
+		if p.Width > 1 {
+			line = ansi.Truncate(line, p.Width-1, "…")
 		}
 		p.write(line)
 		return

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/charmbracelet/x/ansi"
+
 	"mulligan/ipc"
 )
 
@@ -51,5 +53,23 @@ func TestMeanings(t *testing.T) {
 		if !strings.HasPrefix(out.String(), "  "+words+" ") || strings.Contains(out.String(), string(name)) {
 			t.Errorf("%s is shown as %q", name, out.String())
 		}
+	}
+}
+
+// What a running stage tells again and again stays on one line of the terminal, whichever its width is.
+func TestProgressFits(t *testing.T) {
+	var b strings.Builder
+	p := NewProgress(&b)
+	p.Width = 60
+	for _, notes := range []string{"", "files put back: 8,001 of 10,101, 1,455 a second, 2s left", "files put back: 9,001 of 10,101, 1,455 a second, 1s left"} {
+		p.Stage(ipc.Stage{Stage: ipc.StageVM, Status: ipc.StageRunning, Notes: notes})
+	}
+	for _, line := range strings.Split(b.String(), "\r") {
+		if n := ansi.StringWidth(line); n >= 60 {
+			t.Errorf("%d columns of 60: %q", n, line)
+		}
+	}
+	if !strings.Contains(b.String(), "files put back: 9,…") {
+		t.Errorf("%q", b.String())
 	}
 }

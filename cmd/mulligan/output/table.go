@@ -15,11 +15,9 @@ const (
 	comfortable = 40
 )
 
-// Spare are columns of a table, by their headers, that are left out one by one where the terminal is too narrow: the first first.
-type Spare []string
-
-// fit returns the rows, of which the first is a header, without as many spare columns as must go for the others to be comfortable.
-func (p *Printer) fit(rows [][]string, spare Spare) [][]string {
+// fit returns the rows, of which the first is a header, without as many spare columns as must go for the others to be comfortable. The
+// first column that spare names goes first.
+func (p *Printer) fit(rows [][]string, spare []string) [][]string {
 	for _, name := range spare {
 		widths := widthsOf(rows)
 		least := gap * (len(widths) - 1)
