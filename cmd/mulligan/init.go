@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -116,8 +115,8 @@ func (f *initCmd) run(ctx context.Context, dir string) error {
 		return err
 	}
 	if f.login {
-		if err := f.launcher().Enable(ctx); err != nil {
-			return err
+		if err := f.launcher().Enable(ctx); err != nil { // the folder is protected all the same
+			f.out.Note("init", ipc.Body(err).Message+"; your daemon starts with the first command after a login")
 		}
 	}
 	if client == nil {
@@ -246,10 +245,10 @@ func (f *initCmd) ask(ctx context.Context, app *ipc.App) error {
 			line = words[0] // in quotes, as one writes it in a shell
 		}
 		if value, ok := strings.CutPrefix(line, "login="); ok && f.offered {
-			if on, err := strconv.ParseBool(value); err != nil {
-				f.out.Printf("login is true or false, not %s\n", f.out.Text(value))
-			} else {
+			if on, ok := values.YesNo(value); ok {
 				f.login = on
+			} else {
+				f.out.Printf("login is yes or no, not %s\n", f.out.Text(value))
 			}
 			continue
 		}

@@ -60,4 +60,8 @@ func TestStartsAtLogin(t *testing.T) {
 	if out, err = inside(filepath.Join(work, "blog"), `mulligan init --yes 2>&1`); err != nil || !strings.Contains(out, "result\tadded") {
 		t.Errorf("a second app: %v %s", err, out)
 	}
+
+	// A unit that fails keeps nobody from the daemon: the command starts it as a process.
+	want(`systemctl --user stop mulligand; sed -i 's,^ExecStart=.*,ExecStart=/nowhere/mulligand,' ~/.config/systemd/user/mulligand.service
+		systemctl --user daemon-reload; mulligan app list | cut -f1; systemctl --user is-active mulligand || :`, "shop")
 }

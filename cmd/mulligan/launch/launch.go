@@ -54,12 +54,8 @@ func (l Launcher) Start(ctx context.Context) (*ipc.Client, error) {
 }
 
 func (l Launcher) start(ctx context.Context) (*ipc.Client, error) {
-	if l.Socket == "" && os.Getenv("MULLIGAN_SOCKET") == "" {
-		if ours, err := startUnit(ctx); err != nil {
-			return nil, err
-		} else if ours {
-			return l.Connect(ctx)
-		}
+	if l.Socket == "" && os.Getenv("MULLIGAN_SOCKET") == "" && startUnit(ctx) {
+		return l.Connect(ctx)
 	}
 	program, err := findDaemon()
 	if err != nil {

@@ -87,24 +87,26 @@ func (l Launcher) Enable(ctx context.Context) error {
 	return nil
 }
 
-// startUnit has the service manager start the daemon if that is its work, and reports whether it is.
-func startUnit(ctx context.Context) (ours bool, err error) {
+// startUnit has the service manager start the daemon if that is its work, and reports whether the daemon was started. Where no manager
+// answers, as in a container that shares the home folder, or the unit fails, it reports false: the daemon is then started without it.
+func startUnit(ctx context.Context) bool {
 	path, err := unitPath()
 	if err != nil {
-		return false, nil
+		return false
 	}
 	if _, err := os.Lstat(path); err != nil {
-		return false, nil
+		return false
+	}
+	if _, err := manager(ctx, "show-environment"); err != nil {
+		return false
 	}
 	if _, err := manager(ctx, "is-enabled", Unit); err != nil {
-		return false, nil // switched off, or a session without a manager
+		return false // somebody switched it off
 	}
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	if _, err := run(ctx, "start", Unit); err != nil {
-		return true, errs.New(errs.Failed, opStart, "%s does not start: %v", Unit, err).WithHint("see `journalctl --user -u %s`", Unit)
-	}
-	return true, nil
+	_, err = run(ctx, "start", Unit)
+	return err == nil
 }
 
 func unitPath() (string, error) {
