@@ -62,6 +62,9 @@ func NewMeter(ctx context.Context, what, unit string, total int64) *Meter {
 	return m
 }
 
+// Begin reports that a piece of work has begun of which nothing is counted.
+func Begin(ctx context.Context, what string) { NewMeter(ctx, what, "", 0) }
+
 // Add adds n to what is done, and reports it if the last report is a while ago, or if all is done.
 func (m *Meter) Add(n int64) {
 	if m == nil {

@@ -85,7 +85,7 @@ func (svc *Service) CaptureLayerAs(ctx context.Context, l layer.Layer, id snap.S
 	if m, ok := l.Driver.(snap.MemoryCapturer); ok && how.memory {
 		take = m.CaptureMemory
 	}
-	snap.NewMeter(ctx, "capturing "+string(l.Name), "", 0)
+	snap.Begin(ctx, "capturing "+string(l.Name))
 	began := time.Now()
 	req := snap.CaptureRequest{ID: id, Quiesced: how.Still.All, Revive: how.Revive}
 	s, err := take(ctx, req)

@@ -150,7 +150,7 @@ func (svc *Service) RemoveFork(ctx context.Context, who ipc.Caller, a *app.App) 
 	if err := svc.opt.Failpoint.At("fork: stopped"); err != nil {
 		return err
 	}
-	snap.NewMeter(ctx, "removing the folder of the fork", "", 0)
+	snap.Begin(ctx, "removing the folder of the fork")
 	if stays, err := svc.apps.RemoveForkFolder(ctx, a.Rec()); err != nil {
 		return err
 	} else if stays {
