@@ -103,17 +103,25 @@ func (p *Project) address(ctx context.Context, name string) (a address, err erro
 
 // relayScript connects its input and output with a port in the container, and prints a dot when it has begun. Most images of databases have bash,
 // and those of Alpine busybox.
+//
+// It ends when either side does, and leaves no process, not even one that has ended and is waited for by nobody: the first process of a container is
+// often the server itself, which waits for none but its own. So bash waits for each of its processes by id (its "wait -n" misses one that has ended
+// before), and ends the second one, with what that has started, as a group, until there is none.
 const relayScript = `if command -v bash >/dev/null; then
 	exec bash -c '
 exec 3<>"/dev/tcp/127.0.0.1/$1" 4<&0 || exit 7
 printf .
-cat <&3 & a=$!
-cat <&4 >&3 & b=$!
-wait -n
-kill $a $b' relay "$1"
+exec 2>/dev/null
+cat <&4 >&3 & in=$!
+set -m
+{ trap : TERM; cat <&3; kill $in; } & out=$!
+set +m
+wait $in
+while kill -- -$out; do :; done' relay "$1"
 fi
-nc=nc
-command -v nc >/dev/null || { command -v busybox >/dev/null && nc="busybox nc"; } || exit 8
+nc="busybox nc"
+command -v busybox >/dev/null || nc=nc
+command -v $nc >/dev/null || exit 8
 printf .
 exec $nc 127.0.0.1 "$1"`
 
