@@ -100,7 +100,10 @@ func TestServer(t *testing.T) {
 // uncovered checks what is said of a container's parts that are not captured: each by its name, and nothing of what is.
 func (s *stage) uncovered() {
 	s.t.Helper()
-	ws, outside := filepath.Join(s.h.Dir, "ws"), filepath.Join(s.h.Dir, "outside")
+	dir, err := os.MkdirTemp(s.h.Dir, "") // an instance is used by several tests
+	must(s.t, err)
+	must(s.t, os.Chmod(dir, 0o755))
+	ws, outside := filepath.Join(dir, "ws"), filepath.Join(dir, "outside")
 	must(s.t, errors.Join(os.Mkdir(ws, 0o755), os.Mkdir(outside, 0o755)))
 	s.h.Run(s.t, string(s.h.Kind), "run", "-d", "--name", "odd", "-v", "/usr:/usr:ro", "-v", ws+":/ws", "-v", outside+":/outside", "-v", "kept:/kept", "-v", "other:/other", "-v", "/anonymous",
 		"--tmpfs", "/mem", enginetest.Image, "/bin/sh", "-c", "mkdir /root/cache; echo 1 >/root/cache/a; echo 1 >/root/cache/b; echo 1 >/kept/x; "+wait)
