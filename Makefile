@@ -159,7 +159,7 @@ reference:
 
 # Manual pages and completions, from what the commands say of themselves.
 man: build
-	rm -rf docs/man && bin/mulligan man docs/man >/dev/null
+	rm -rf docs/man && go run -trimpath -buildvcs=false -tags man ./cmd/mulligan docs/man
 
 LIB     := $(DESTDIR)$(PREFIX)/lib
 install: man share

@@ -169,7 +169,7 @@ func newRoot(c *cli, args []string) *cobra.Command {
 		guide.Group{Title: "Forks", Commands: []*cobra.Command{c.lasting(newFork(c)), newForks(c), newExec(c), c.lasting(newCompare(c)), c.lasting(newBisect(c)), c.lasting(newKeep(c)), c.lasting(newDrop(c))}},
 		guide.Group{Title: "Apps and their checkpoints", Commands: []*cobra.Command{newApp(c), newPin(c), newUnpin(c), c.lasting(newDelete(c)), c.lasting(newPrune(c)), c.lasting(newRevert(c))}},
 		guide.Group{Title: "Agents", Commands: []*cobra.Command{newInstall(c), newUninstall(c), newMCP(c), newHook(c)}},
-		guide.Group{Title: "This host", Commands: []*cobra.Command{newDoctor(c), newToken(c), newCompletion(c), newMan(c), newVersion(c), help}},
+		guide.Group{Title: "This host", Commands: []*cobra.Command{newDoctor(c), newToken(c), newCompletion(c), newVersion(c), help}},
 	)
 	root.CompletionOptions.DisableDefaultCmd = true // newCompletion is mulligan's own
 	root.SetHelpCommand(help)

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"mulligan/cmd/mulligan/manual"
 	"mulligan/testkit"
 )
 
@@ -17,13 +18,13 @@ func TestManualPages(t *testing.T) {
 	root := newRoot(newCLI(), nil)
 	root.InitDefaultHelpCmd()
 	testkit.Need(t, "groff")
-	list := pages(root)
+	list := manual.Pages(root)
 	if len(list) < 30 {
 		t.Errorf("%d pages", len(list))
 	}
 	for _, cmd := range list {
 		var page bytes.Buffer
-		if err := writeManual(&page, cmd); err != nil {
+		if err := manual.Write(&page, cmd); err != nil {
 			t.Fatal(err)
 		}
 		text := page.String()

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"mulligan/cmd/mulligan/manual"
 	"mulligan/docs/refdoc"
 )
 
@@ -15,10 +16,10 @@ import (
 func TestReference(t *testing.T) {
 	var b strings.Builder
 	b.WriteString("# Commands\n\nWhat `mulligan COMMAND --help` prints, of all commands. `mulligan help`, too, prints it.\n\n")
-	list := pages(newRoot(newCLI(), nil))
+	list := manual.Pages(newRoot(newCLI(), nil))
 	b.WriteString("| command | does |\n| --- | --- |\n")
 	for _, cmd := range list[1:] {
-		fmt.Fprintf(&b, "| [`%s`](#%s) | %s |\n", cmd.CommandPath(), pageName(cmd), refdoc.Cell(cmd.Short))
+		fmt.Fprintf(&b, "| [`%s`](#%s) | %s |\n", cmd.CommandPath(), manual.Name(cmd), refdoc.Cell(cmd.Short))
 	}
 	for _, cmd := range list {
 		section(&b, cmd)
