@@ -27,7 +27,7 @@ type Progress struct {
 // settled is how long a piece of work must have taken until its rate says something of the rest, in milliseconds.
 const settled = 1000
 
-// Words returns the progress for people: what is done, how much of it, how fast, and how long the rest takes at this rate.
+// Words returns the progress for people: what is done, how much of it, how long the rest takes at this rate, and the rate.
 func (p Progress) Words() string {
 	words := p.What
 	if p.Unit == "" || p.Done == 0 && p.Total == 0 {
@@ -48,11 +48,10 @@ func (p Progress) Words() string {
 		return words
 	}
 	rate := float64(p.Done) * 1000 / float64(p.ElapsedMS)
-	words += ", " + amount(int64(rate)) + " a second"
-	if left := p.Total - p.Done; left > 0 {
+	if left := p.Total - p.Done; left > 0 { // before the rate, which a narrow terminal may cut off
 		words += fmt.Sprintf(", %s left", max(time.Second, time.Duration(float64(left)/rate*float64(time.Second)).Round(time.Second)))
 	}
-	return words
+	return words + ", " + amount(int64(rate)) + " a second"
 }
 
 type onProgressKey struct{}

@@ -17,8 +17,8 @@ func TestWordsOfProgress(t *testing.T) {
 		"files read: 1,200, 600 a second":                           {What: "files read", Unit: "files", Done: 1200, ElapsedMS: 2000},
 		"files read: 4,100, 4,100 a second":                         {What: "files read", Unit: "files", Done: 4100, Total: 4000, ElapsedMS: 1000}, // more than were known
 		"files read: 0 of 4,000":                                    {What: "files read", Unit: "files", Total: 4000, ElapsedMS: 2000},
-		"disks read: 1.0 GiB of 4.0 GiB, 512 MiB a second, 6s left": {What: "disks read", Unit: "bytes", Done: 1 << 30, Total: 4 << 30, ElapsedMS: 2000},
-		"files read: 3,999 of 4,000, 3,999 a second, 1s left":       {What: "files read", Unit: "files", Done: 3999, Total: 4000, ElapsedMS: 1000},
+		"disks read: 1.0 GiB of 4.0 GiB, 6s left, 512 MiB a second": {What: "disks read", Unit: "bytes", Done: 1 << 30, Total: 4 << 30, ElapsedMS: 2000},
+		"files read: 3,999 of 4,000, 1s left, 3,999 a second":       {What: "files read", Unit: "files", Done: 3999, Total: 4000, ElapsedMS: 1000},
 	} {
 		if got := p.Words(); got != want {
 			t.Errorf("%+v: %q, not %q", p, got, want)

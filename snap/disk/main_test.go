@@ -4,6 +4,7 @@ package disk
 
 import (
 	"fmt"
+	"log/slog"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -160,7 +161,7 @@ func (v *vm) boot(t testing.TB) {
 // driver makes a driver for the domain over the state folder.
 func (v *vm) driver(t testing.TB, state string, change func(*Config)) *Driver {
 	t.Helper()
-	cfg := Config{App: "app-1", Domain: v.Name, URI: v.host.URI, StateDir: state, Shutdown: Destroy}
+	cfg := Config{App: "app-1", Domain: v.Name, URI: v.host.URI, StateDir: state, Shutdown: Destroy, Log: slog.New(slog.NewTextHandler(t.Output(), nil))}
 	if change != nil {
 		change(&cfg)
 	}

@@ -85,6 +85,7 @@ func (s *Scan) Run() (*manifest.Node, error) {
 	defer root.Close()
 	s.Top = root
 	s.meter = snap.NewMeter(s.Ctx, "files read", snap.UnitFiles, s.W.Cache.size())
+	defer s.foretell()()
 	n, began := &manifest.Node{}, time.Now()
 	err = s.ReadTree(root, ".", n)
 	if err == nil && s.OneMoment {
