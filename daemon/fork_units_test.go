@@ -22,10 +22,10 @@ import (
 	"mulligan/testkit"
 )
 
-// TestForksOfUnits forks an app that a unit runs, whose port and path are fixed: twice, and one of the forks again. Each serves its own
+// testForksOfUnits forks an app that a unit runs, whose port and path are fixed: twice, and one of the forks again. Each serves its own
 // page; one is kept; the daemon ends and comes back under the others; after the files of the units are gone, as after a reboot, a fork
 // starts again; dropped, nothing of them is left.
-func TestForksOfUnits(t *testing.T) {
+func testForksOfUnits(t *testing.T) {
 	t.Parallel()
 	testkit.Need(t, "python3")
 	h := systemdtest.Boot(t)
@@ -123,10 +123,10 @@ func TestForksOfUnits(t *testing.T) {
 	says(address, "try 2")
 }
 
-// TestForksOfUnitsWithServers forks an app that a unit runs and that has two Redis servers in its code: one by a port, the other by a
+// testForksOfUnitsWithServers forks an app that a unit runs and that has two Redis servers in its code: one by a port, the other by a
 // socket. Each fork has servers of its own at both places; commands run inside of forks that run and of one that is stopped; one is
 // kept; of the others nothing is left.
-func TestForksOfUnitsWithServers(t *testing.T) {
+func testForksOfUnitsWithServers(t *testing.T) {
 	t.Parallel()
 	testkit.Need(t, "python3", "redis")
 	h := systemdtest.Boot(t)

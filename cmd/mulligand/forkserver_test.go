@@ -231,10 +231,9 @@ func startPostgres(t *testing.T, bySocket bool) (dsn string, client []string) {
 		c.Bin + "/psql", "-XAtq", "--single-transaction", "-v", "ON_ERROR_STOP=1", "-f", "-", "-d", conn, "--", c.Bin + "/pg_dump", "-d", conn}
 }
 
-// TestForkedServers makes forks of an app with a database server: each has a server of its own at the address of the parent's, which
-// runs with the owner's rights. One is kept, and redo leads back; the daemon is killed under them; in the end nothing of them is left. A run
-// takes two or three of the nine kinds of servers, and the next run others; TestForksOfEverything has one of each program in each run.
-func TestForkedServers(t *testing.T) {
+// testForkedServers makes forks of an app with a database server: each has a server of its own at the address of the parent's, which
+// runs with the owner's rights. One is kept, and redo leads back; the daemon is killed under them; in the end nothing of them is left.
+func testForkedServers(t *testing.T) {
 	t.Parallel()
 	testkit.Need(t, "root")
 	kinds := forkedServers()

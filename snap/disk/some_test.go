@@ -24,5 +24,24 @@ func TestGuests(t *testing.T) {
 		testStartedByOthersAfterMerges,
 		testAdoptInterrupted,
 		testHungAgent,
+		testKilledInRollback,
+		testUnit,
+		testRescueOfGuest,
+		testSalvage,
+	)
+}
+
+// TestAlone has what happens to domains that are off, and to libvirtd: no other test may run beside it.
+func TestAlone(t *testing.T) {
+	testkit.Some(t, 2,
+		testQuiescedWhenOff,
+		testKilledLibvirtd,
+		testFlatten,
+		testRebasedByOthers,
+		testNoAgent,
+		testLibvirtOfAnotherHost,
+		testResizedWhileOff,
+		testDamagedLayers,
+		testDiskFillsMeanwhile,
 	)
 }

