@@ -20,6 +20,7 @@ import (
 	"mulligan/snap"
 	"mulligan/snap/disk/disktest"
 	"mulligan/snap/disk/layertree"
+	"mulligan/snap/disk/virt"
 	"mulligan/testkit"
 )
 
@@ -443,6 +444,38 @@ func testStartedByOthersAfterMerges(t *testing.T) {
 	v.boot(t)
 	if got := v.Do(t, "get"); got != both("D") {
 		t.Errorf("the guest reads %q", got)
+	}
+}
+
+// lostAnswer is a machine whose first answer to a request to shut down is lost on its way back.
+type lostAnswer struct {
+	virt.Machine
+	asked int
+}
+
+func (l *lostAnswer) Shutdown(limit time.Duration) error {
+	l.asked++
+	err := l.Machine.Shutdown(limit)
+	if l.asked == 1 {
+		err = errors.Join(err, errors.New("the guest's agent is gone"))
+	}
+	return err
+}
+
+// testAnswerOfShutdownLost: a guest that shuts down is not switched off in the middle of that because nobody answered the request.
+func testAnswerOfShutdownLost(t *testing.T) {
+	t.Parallel()
+	v := newVM(t, disktest.GuestOptions{})
+	d := v.driver(t, t.TempDir(), func(c *Config) { c.Shutdown, c.ShutdownTimeout = Clean, 2*time.Minute })
+	v.boot(t)
+	v.Do(t, "sh echo kept >/a/value") // not synced: a clean shutdown does that
+	l := &lostAnswer{Machine: mustMachine(t, d)}
+	if down := d.Unit().shutDown(t.Context(), l); !down || l.asked == 0 {
+		t.Errorf("the guest is down: %t, after %d requests", down, l.asked)
+	}
+	s := capture(t, d)
+	if got := v.read(t, d, s.ID); got != "kept" || !s.Quiesced {
+		t.Errorf("the disk has %q; %+v", got, s)
 	}
 }
 

@@ -24,6 +24,7 @@ func TestGuests(t *testing.T) {
 		testStartedByOthersAfterMerges,
 		testAdoptInterrupted,
 		testHungAgent,
+		testAnswerOfShutdownLost,
 		testKilledInRollback,
 		testUnit,
 		testRescueOfGuest,

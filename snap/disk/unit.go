@@ -223,6 +223,7 @@ func (u *Unit) shutDown(ctx context.Context, m virt.Machine) (down bool) {
 	ctx, cancel := context.WithDeadline(ctx, end)
 	defer cancel()
 	var asked time.Time // zero: not yet
+	heard, failed := false, false
 	tick := time.NewTicker(shutdownTick)
 	defer tick.Stop()
 	for {
@@ -230,11 +231,14 @@ func (u *Unit) shutDown(ctx context.Context, m virt.Machine) (down bool) {
 			return true
 		}
 		if time.Since(asked) >= shutdownAgain {
+			// A request that seems to fail may have reached the guest, whose agent or QEMU was gone before it answered. Switching it off
+			// now would cut its shutdown short.
 			err := m.Shutdown(time.Until(end))
-			if err != nil && asked.IsZero() && ctx.Err() == nil {
+			if err != nil && failed && !heard && ctx.Err() == nil {
 				d.cfg.Log.Warn("the guest cannot be asked to shut down", "domain", d.cfg.Domain, "err", err)
 				return false
 			}
+			heard, failed = heard || err == nil, err != nil
 			asked = time.Now()
 		}
 		select {
