@@ -15,10 +15,13 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"mulligan/daemon"
 	"mulligan/daemon/gate"
@@ -312,6 +315,96 @@ func TestPageAlone(t *testing.T) {
 	if got := s.ask("GET", u.RequestURI(), "", "Host", u.Host); got.status != 200 {
 		t.Errorf("the link: %d %s", got.status, got.body)
 	}
+}
+
+// portOf returns the port of a link, and its host.
+func portOf(t *testing.T, link string) (host, port string) {
+	t.Helper()
+	u, err := url.Parse(link)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return u.Hostname(), u.Port()
+}
+
+// TestNobodyPosesAsThePage: browsers look for names below .localhost at both addresses of the loopback, ::1 first, so a link leads to a port
+// of which the daemon has both.
+func TestNobodyPosesAsThePage(t *testing.T) {
+	has := func(t *testing.T, d *daemon.Daemon) {
+		t.Helper()
+		link, err := d.Gate().Invite(root, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		host, port := portOf(t, link.URL)
+		if !strings.HasSuffix(host, ".localhost") {
+			t.Fatal(link.URL)
+		}
+		for _, addr := range []string{"127.0.0.1", "::1"} {
+			addr = net.JoinHostPort(addr, port)
+			if l, err := net.Listen("tcp", addr); !errors.Is(err, unix.EADDRINUSE) {
+				if err == nil {
+					l.Close()
+				}
+				t.Errorf("another program may listen at %s: %v", addr, err)
+			}
+			if got := (&served{t, d, "http://" + addr}).ask("GET", "/login?code=none", "", "Host", net.JoinHostPort(host, port)); got.status != 403 {
+				t.Errorf("%s answers %d: %s", addr, got.status, got.body)
+			}
+		}
+	}
+	open := func(t *testing.T) *daemon.Daemon {
+		t.Helper()
+		d, err := daemon.Open(t.Context(), daemon.Options{StateDir: filepath.Join(t.TempDir(), "state")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			d.Gate().Close(context.Background())
+			d.Close(context.Background())
+		})
+		return d
+	}
+	t.Run("alone", func(t *testing.T) { has(t, open(t)) })
+	for _, addr := range []string{"127.0.0.1:0", "[::1]:0", "localhost:0"} {
+		t.Run("serves "+addr, func(t *testing.T) {
+			d := open(t)
+			if err := d.Gate().Listen(addr, gate.TLS{}); err != nil {
+				t.Fatal(err)
+			}
+			has(t, d)
+			if link, err := d.Gate().Invite(root, ""); err != nil || !strings.Contains(link.URL, ".localhost:"+strconv.Itoa(d.Gate().Addr().(*net.TCPAddr).Port)+"/") {
+				t.Errorf("%v serves, and the link is %s, %v", d.Gate().Addr(), link.URL, err)
+			}
+		})
+	}
+	t.Run("another program was there before", func(t *testing.T) {
+		other, err := net.Listen("tcp", "[::1]:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer other.Close()
+		port := strconv.Itoa(other.Addr().(*net.TCPAddr).Port)
+		d := open(t)
+		if err := d.Gate().Listen("127.0.0.1:"+port, gate.TLS{}); err != nil {
+			t.Fatal(err)
+		}
+		has(t, d)
+		link, err := d.Gate().Invite(root, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, at := portOf(t, link.URL); at == port {
+			t.Errorf("the link leads to the port at which another program listens: %s", link.URL)
+		}
+	})
+	t.Run("an address that .localhost does not have", func(t *testing.T) {
+		d := open(t)
+		if err := d.Gate().Listen("127.0.0.2:0", gate.TLS{}); err != nil {
+			t.Fatal(err)
+		}
+		has(t, d)
+	})
 }
 
 // TestSlowClients: clients that say nothing, or half of something, take all the

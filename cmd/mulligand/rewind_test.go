@@ -150,7 +150,7 @@ func TestRewind(t *testing.T) {
 	s.press("n")
 	s.shows("nothing was changed")
 	s.tmux("resize-window", "-x", "50", "-y", "20")
-	recorded(t, "narrow", s.shows("of 3", "────", "cp-"))
+	recorded(t, "narrow", s.shows("of 3", "────", "more lines"))
 	s.tmux("resize-window", "-x", "120", "-y", "16")
 	s.press("Home", "Down", "Enter")
 	recorded(t, "question", s.shows("Go back to", "Rename the page and keep its links", "[Y/n]"))

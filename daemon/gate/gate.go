@@ -13,8 +13,10 @@
 //
 // Cookies ignore ports, so a browser would send the cookie to any program on this host that it visits as "localhost" or
 // 127.0.0.1. Therefore each link has a random host name below .localhost, which browsers resolve to this host (RFC 6761, 6.3),
-// and its session is valid only under that name. If the daemon serves TCP, the page is there. Otherwise a port of the loopback
-// is opened for the page, and closed after the last session.
+// and its session is valid only under that name. Browsers look for such a name at ::1 and at 127.0.0.1: so the daemon listens at
+// both, or else a program of another user could listen at the other one and get the codes of links. If the daemon serves TCP, the
+// page is there. Otherwise, or if another program has the port at the other address, a port of the loopback is opened for the
+// page, and closed after the last session.
 //
 // # The page, after a restart of the daemon
 //

@@ -7,19 +7,23 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"strconv"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"mulligan/errs"
 	"mulligan/ipc"
 )
 
-// listener is a TCP listener.
+// listener serves a TCP port, at one address or at both of the loopback.
 type listener struct {
 	l        net.Listener
 	srv      *http.Server
 	tls      bool
 	pageOnly bool            // admits only sessions, and neither tokens nor guests
 	loopback bool            // it has the names of the loopback
+	alone    bool            // nobody else can listen where names below .localhost lead
 	names    map[string]bool // its other names
 	outside  string          // the name in links if the loopback is not used
 }
@@ -61,7 +65,15 @@ func (g *Gate) Listen(addr string, files TLS) error {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.public = g.open(l, cfg, false)
+	other, alone, err := twin(l)
+	if err != nil {
+		g.cfg.Log.Warn("links to the page have a port of their own: at this one, another program could pose as the page", "err", err)
+	}
+	g.public = g.open(l, other, cfg, false)
+	g.public.alone = alone
+	if g.forPage() != g.public {
+		return nil
+	}
 	rec, err := g.read()
 	if err != nil {
 		g.cfg.Log.Warn("the page's sessions cannot be resumed", "err", err)
@@ -69,6 +81,50 @@ func (g *Gate) Listen(addr string, files TLS) error {
 		g.restore(rec)
 	}
 	return nil
+}
+
+// twin listens at the port of l at the other address of the loopback, if l is at one of the two. For names below .localhost, which links to
+// the page have, browsers try both: whoever listened at the other one would get the code of a link. alone reports whether nobody can.
+func twin(l net.Listener) (other net.Listener, alone bool, err error) {
+	at, err := netip.ParseAddrPort(l.Addr().String())
+	if err != nil {
+		return nil, false, nil // not a TCP address
+	}
+	at = netip.AddrPortFrom(at.Addr().Unmap(), at.Port())
+	addr := netip.IPv6Loopback()
+	switch at.Addr() {
+	case addr:
+		addr = netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	case netip.AddrFrom4([4]byte{127, 0, 0, 1}):
+	default:
+		return nil, false, nil
+	}
+	other, err = net.Listen("tcp", netip.AddrPortFrom(addr, at.Port()).String())
+	if errors.Is(err, unix.EADDRNOTAVAIL) || errors.Is(err, unix.EAFNOSUPPORT) {
+		return nil, true, nil // this host has one version of IP alone
+	}
+	return other, err == nil, err
+}
+
+// pageTries is the number of ports that are tried for the page, each of which another program may have at the other address.
+const pageTries = 20
+
+// listenForPage listens at a port of the loopback, at both addresses. Port 0 is any free one.
+func listenForPage(port int) (l, other net.Listener, err error) {
+	for range pageTries {
+		l, err = net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+		if err != nil {
+			return nil, nil, err
+		}
+		if other, _, err = twin(l); err == nil {
+			return l, other, nil
+		}
+		err = errs.Also(err, l.Close())
+		if port != 0 {
+			break
+		}
+	}
+	return nil, nil, err
 }
 
 // Addr returns the TCP address; nil if TCP is not served.
@@ -81,8 +137,8 @@ func (g *Gate) Addr() net.Addr {
 	return g.public.l.Addr()
 }
 
-// open starts to serve a listener. The caller must hold g.mu.
-func (g *Gate) open(l net.Listener, cfg *tls.Config, pageOnly bool) *listener {
+// open starts to serve a listener, and its twin if it is not nil. The caller must hold g.mu.
+func (g *Gate) open(l, other net.Listener, cfg *tls.Config, pageOnly bool) *listener {
 	d := &listener{l: l, tls: cfg != nil, pageOnly: pageOnly, names: map[string]bool{}}
 	ip, err := netip.ParseAddrPort(l.Addr().String())
 	if err == nil {
@@ -102,24 +158,28 @@ func (g *Gate) open(l net.Listener, cfg *tls.Config, pageOnly bool) *listener {
 	}
 	d.srv = ipc.NewServer(ipc.Handle(func(w http.ResponseWriter, r *http.Request) error { return g.serve(d, w, r) }), g.conns)
 	d.srv.TLSConfig = cfg
-	capped := g.conns.Listen(l)
-	go func() {
-		var err error
-		if cfg != nil {
-			err = d.srv.ServeTLS(capped, "", "")
-		} else {
-			err = d.srv.Serve(capped)
+	for _, at := range []net.Listener{l, other} {
+		if at == nil {
+			continue
 		}
-		if !errors.Is(err, http.ErrServerClosed) {
-			g.cfg.Log.Error("TCP is no longer served", "addr", l.Addr().String(), "err", err)
-		}
-	}()
+		go func() {
+			var err error
+			if cfg != nil {
+				err = d.srv.ServeTLS(g.conns.Listen(at), "", "")
+			} else {
+				err = d.srv.Serve(g.conns.Listen(at))
+			}
+			if !errors.Is(err, http.ErrServerClosed) {
+				g.cfg.Log.Error("TCP is no longer served", "addr", at.Addr().String(), "err", err)
+			}
+		}()
+	}
 	return d
 }
 
-// name returns the host for a link: label below .localhost if the loopback is served.
+// name returns the host for a link: label below .localhost if both addresses of the loopback are served.
 func (d *listener) name(label string) string {
-	if d.loopback && !d.tls { // no certificate has such a name
+	if d.alone && !d.tls { // no certificate has such a name
 		return label + ".localhost"
 	}
 	return d.outside
@@ -135,25 +195,32 @@ func (d *listener) url(host string) string {
 
 // pageListener returns the listener of the page, and opens one if necessary. The caller must hold g.mu.
 func (g *Gate) pageListener() (*listener, error) {
-	switch {
-	case g.closed:
+	if g.closed {
 		return nil, errs.New(errs.Unavailable, "", "the daemon is stopping")
-	case g.public != nil:
-		return g.public, nil
-	case g.page != nil:
-		return g.page, nil
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if d := g.forPage(); d != nil {
+		return d, nil
+	}
+	l, other, err := listenForPage(0)
 	if err != nil {
 		return nil, err
 	}
-	g.openPage(l)
+	g.openPage(l, other)
 	return g.page, nil
 }
 
+// forPage returns the listener that links to the page lead to; nil if there is none yet. The caller must hold g.mu.
+func (g *Gate) forPage() *listener {
+	if g.public != nil && (g.public.tls || g.public.alone) {
+		return g.public
+	}
+	return g.page
+}
+
 // openPage serves the page's own listener until no session is left. The caller must hold g.mu.
-func (g *Gate) openPage(l net.Listener) {
-	g.page = g.open(l, nil, true)
+func (g *Gate) openPage(l, other net.Listener) {
+	g.page = g.open(l, other, nil, true)
+	g.page.alone = true
 	go g.watchPage(g.page)
 }
 

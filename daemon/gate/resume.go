@@ -12,7 +12,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"strconv"
 	"time"
 
 	"mulligan/durable"
@@ -48,10 +47,7 @@ func (g *Gate) save() error {
 	if g.cfg.File == "" {
 		return nil
 	}
-	d := g.public
-	if d == nil {
-		d = g.page
-	}
+	d := g.forPage()
 	if d == nil || len(g.sessions) == 0 {
 		if err := os.Remove(g.cfg.File); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
@@ -88,11 +84,11 @@ func (g *Gate) Resume() error {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(rec.Port)))
+	l, other, err := listenForPage(rec.Port)
 	if err != nil {
 		return errs.Wrap(errs.Unavailable, op, errors.Join(err, g.save())) // there are none now
 	}
-	g.openPage(l)
+	g.openPage(l, other)
 	g.restore(rec)
 	return nil
 }
