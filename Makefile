@@ -73,7 +73,7 @@ TEST_FLAGS := -count=1 -vet=off -p $(shell nproc) -parallel $(shell nproc) -time
 # What takes longest begins first: else the last package runs alone.
 LONGEST := ./daemon ./snap/disk ./snap/postgres/physical ./snap/postgres/logical ./snap/files ./snap/mysql ./snap/redis ./snap/sqlite ./engine ./systemd
 # The tests of these packages drive the programs as users build them: without the race detector, which would watch the tests alone.
-PROGRAMS := ./cmd/mulligand
+PROGRAMS := ./cmd/mulligand ./packaging ./docs
 
 # Programs with the race detector wait a second at their end, unless told not to; and tests start many.
 # Memory is not short: collecting garbage less often leaves the processors to the tests.
