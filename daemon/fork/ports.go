@@ -1,6 +1,7 @@
 package fork
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -8,6 +9,7 @@ import (
 	"os"
 	"strconv"
 
+	"mulligan/daemon/loopback"
 	"mulligan/daemon/store"
 	"mulligan/ipc"
 )
@@ -83,20 +85,29 @@ func (s *Service) freeAddress(taken map[string]bool) (string, error) {
 	}
 	if low := firstConnectionPort(); low > 2*forkPorts {
 		for range 100 {
-			addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(low-1-rand.IntN(forkPorts)))
+			port := low - 1 - rand.IntN(forkPorts)
+			addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
 			if taken[addr] {
 				continue
 			}
-			if l, err := net.Listen("tcp", addr); err == nil {
-				return addr, l.Close()
+			if l, other, err := loopback.Listen(port); err == nil {
+				return addr, closed(l, other)
 			}
 		}
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, other, err := loopback.Listen(0)
 	if err != nil {
 		return "", err
 	}
-	return l.Addr().String(), l.Close()
+	return l.Addr().String(), closed(l, other)
+}
+
+// closed closes the listeners of a port; other may be nil.
+func closed(l, other *net.TCPListener) error {
+	if other != nil {
+		return errors.Join(l.Close(), other.Close())
+	}
+	return l.Close()
 }
 
 // firstConnectionPort returns the lowest port that the kernel gives to connections; 0 means that it is not known.

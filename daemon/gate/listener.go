@@ -7,11 +7,9 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"strconv"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"mulligan/daemon/loopback"
 	"mulligan/errs"
 	"mulligan/ipc"
 )
@@ -65,7 +63,7 @@ func (g *Gate) Listen(addr string, files TLS) error {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	other, alone, err := twin(l)
+	other, alone, err := loopback.Twin(l)
 	if err != nil {
 		g.cfg.Log.Warn("links to the page have a port of their own: at this one, another program could pose as the page", "err", err)
 	}
@@ -83,48 +81,18 @@ func (g *Gate) Listen(addr string, files TLS) error {
 	return nil
 }
 
-// twin listens at the port of l at the other address of the loopback, if l is at one of the two. For names below .localhost, which links to
-// the page have, browsers try both: whoever listened at the other one would get the code of a link. alone reports whether nobody can.
-func twin(l net.Listener) (other net.Listener, alone bool, err error) {
-	at, err := netip.ParseAddrPort(l.Addr().String())
-	if err != nil {
-		return nil, false, nil // not a TCP address
-	}
-	at = netip.AddrPortFrom(at.Addr().Unmap(), at.Port())
-	addr := netip.IPv6Loopback()
-	switch at.Addr() {
-	case addr:
-		addr = netip.AddrFrom4([4]byte{127, 0, 0, 1})
-	case netip.AddrFrom4([4]byte{127, 0, 0, 1}):
-	default:
-		return nil, false, nil
-	}
-	other, err = net.Listen("tcp", netip.AddrPortFrom(addr, at.Port()).String())
-	if errors.Is(err, unix.EADDRNOTAVAIL) || errors.Is(err, unix.EAFNOSUPPORT) {
-		return nil, true, nil // this host has one version of IP alone
-	}
-	return other, err == nil, err
-}
-
 // pageTries is the number of ports that are tried for the page, each of which another program may have at the other address.
 const pageTries = 20
 
-// listenForPage listens at a port of the loopback, at both addresses. Port 0 is any free one.
-func listenForPage(port int) (l, other net.Listener, err error) {
+// listenForPage listens at a port of the loopback, at both addresses: whoever listened at the other one would get the code of a link. Port 0 is
+// any that is free.
+func listenForPage(port int) (l, other *net.TCPListener, err error) {
 	for range pageTries {
-		l, err = net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
-		if err != nil {
-			return nil, nil, err
-		}
-		if other, _, err = twin(l); err == nil {
-			return l, other, nil
-		}
-		err = errs.Also(err, l.Close())
-		if port != 0 {
+		if l, other, err = loopback.Listen(port); err == nil || port != 0 {
 			break
 		}
 	}
-	return nil, nil, err
+	return l, other, err
 }
 
 // Addr returns the TCP address; nil if TCP is not served.
@@ -138,7 +106,7 @@ func (g *Gate) Addr() net.Addr {
 }
 
 // open starts to serve a listener, and its twin if it is not nil. The caller must hold g.mu.
-func (g *Gate) open(l, other net.Listener, cfg *tls.Config, pageOnly bool) *listener {
+func (g *Gate) open(l net.Listener, other *net.TCPListener, cfg *tls.Config, pageOnly bool) *listener {
 	d := &listener{l: l, tls: cfg != nil, pageOnly: pageOnly, names: map[string]bool{}}
 	ip, err := netip.ParseAddrPort(l.Addr().String())
 	if err == nil {
@@ -158,10 +126,11 @@ func (g *Gate) open(l, other net.Listener, cfg *tls.Config, pageOnly bool) *list
 	}
 	d.srv = ipc.NewServer(ipc.Handle(func(w http.ResponseWriter, r *http.Request) error { return g.serve(d, w, r) }), g.conns)
 	d.srv.TLSConfig = cfg
-	for _, at := range []net.Listener{l, other} {
-		if at == nil {
-			continue
-		}
+	all := []net.Listener{l}
+	if other != nil {
+		all = append(all, other)
+	}
+	for _, at := range all {
 		go func() {
 			var err error
 			if cfg != nil {
@@ -218,7 +187,7 @@ func (g *Gate) forPage() *listener {
 }
 
 // openPage serves the page's own listener until no session is left. The caller must hold g.mu.
-func (g *Gate) openPage(l, other net.Listener) {
+func (g *Gate) openPage(l, other *net.TCPListener) {
 	g.page = g.open(l, other, nil, true)
 	g.page.alone = true
 	go g.watchPage(g.page)

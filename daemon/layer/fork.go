@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mulligan/daemon/isolate"
+	"mulligan/daemon/loopback"
 	"mulligan/daemon/store"
 	"mulligan/errs"
 	"mulligan/ipc"
@@ -47,12 +49,14 @@ func (f forkUnit) launch(cmd *exec.Cmd, visible []string) error {
 		}
 	}
 	for _, port := range f.rec.Fork.Ports {
-		l, err := listen(port.Address)
+		all, err := listen(port.Address)
 		if err != nil {
 			return err
 		}
-		defer l.Close() // the fork has a duplicate
-		p.Fronts = append(p.Fronts, isolate.Front{Port: port.Port, Listener: l})
+		for _, l := range all {
+			defer l.Close() // the fork has a duplicate
+			p.Fronts = append(p.Fronts, isolate.Front{Port: port.Port, Listener: l})
+		}
 	}
 	return p.Start(cmd, visible)
 }
@@ -88,15 +92,21 @@ func (f forkUnit) folder(dir string) error {
 	return os.Chmod(dir, 0o777|os.ModeSticky)
 }
 
-func listen(address string) (*net.TCPListener, error) {
-	addr, err := net.ResolveTCPAddr("tcp", address)
+func listen(address string) (all []*net.TCPListener, err error) {
+	addr, err := netip.ParseAddrPort(address)
 	if err != nil {
 		return nil, err
 	}
-	l, err := net.ListenTCP("tcp", addr)
+	l, other, err := loopback.Listen(int(addr.Port()))
 	if errors.Is(err, unix.EADDRINUSE) {
-		return nil, errs.New(errs.Busy, "", "another process has the fork's address %s", address).
-			WithHint("%s", fmt.Sprintf("end it: ss -ltnp 'sport = :%d' names it", addr.Port))
+		return nil, errs.New(errs.Busy, "", "another process has the fork's port %d of the loopback", addr.Port()).
+			WithHint("%s", fmt.Sprintf("end it: ss -ltnp 'sport = :%d' names it", addr.Port()))
 	}
-	return l, err
+	if err != nil {
+		return nil, err
+	}
+	if all = append(all, l); other != nil {
+		all = append(all, other)
+	}
+	return all, nil
 }
