@@ -350,9 +350,9 @@ func (o *ordeal) restart(t *testing.T) {
 	}
 }
 
-// testFaultAtEveryStep fails the steps that the code has names for, one at a time: a sample of
+// TestFaultAtEveryStep fails the steps that the code has names for, one at a time: a sample of
 // them, which rotates, and in a long run all.
-func testFaultAtEveryStep(t *testing.T) {
+func TestFaultAtEveryStep(t *testing.T) {
 	t.Parallel()
 	o := newOrdeal(t)
 	for _, i := range testkit.Sample(t, "operations", len(operations), 1) {

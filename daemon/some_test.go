@@ -47,8 +47,6 @@ func TestKills(t *testing.T) {
 		testContainersKilled,
 		testKillAtAnyMoment,
 		testFaultOfEverySystemCall,
-		testFaultAtEveryStep,
-		testRenamesAreSynced,
 		testKillInRevert,
 		testServerDiesInPrepare,
 	)
@@ -99,7 +97,6 @@ func TestReceipts(t *testing.T) {
 		testForeseen,
 		testDowntime,
 		testRefusalsComeFirst,
-		testPutBackThatFails,
 	)
 }
 

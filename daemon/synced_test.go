@@ -16,7 +16,7 @@ var mayBeLost = []string{"stat-cache"}
 // What the daemon gives a name in its state folder was synced before, and the name is synced
 // after it: a power cut leaves the old file or the new one, whole. What a rollback writes to the
 // workspace is synced, too.
-func testRenamesAreSynced(t *testing.T) {
+func TestRenamesAreSynced(t *testing.T) {
 	t.Parallel()
 	o := newOrdeal(t)
 	renames := map[string]int{}

@@ -112,7 +112,7 @@ func (w world) failing(t *testing.T, fails func(step string) error) *daemon.Daem
 
 // A rollback fails, and so does putting one of the layers back: the others are put back, the
 // app has a problem, and is whole and up once the last can be.
-func testPutBackThatFails(t *testing.T) {
+func TestPutBackThatFails(t *testing.T) {
 	t.Parallel()
 	c := pgtest.Start(t, pgtest.Options{Dir: quickDir(t)})
 	w := newWorld(t, c)
