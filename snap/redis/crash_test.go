@@ -102,6 +102,28 @@ func (s *subject) alone(t *testing.T) {
 	}
 }
 
+// TestSettingsComeBack: a restore sets how the server logs in to its master, and puts back what was set before.
+func TestSettingsComeBack(t *testing.T) {
+	s := newSubject(t)
+	for setting, was := range map[string]string{"masterauth": "of before", "masteruser": "before"} {
+		check(t, s.db.ConfigSet(t.Context(), setting, was).Err())
+	}
+	s.mutate(t, 1)
+	_, err := s.driver.Capture(t.Context(), snap.CaptureRequest{ID: "db-1"})
+	check(t, err)
+	want := s.digest(t)
+	s.mutate(t, 2)
+	s.restore(t, "db-1")
+	if s.digest(t) != want {
+		t.Error("the server's keys are not those of the checkpoint")
+	}
+	for setting, was := range map[string]string{"masterauth": "of before", "masteruser": "before"} {
+		if now, err := s.db.ConfigGet(t.Context(), setting).Result(); err != nil || now[setting] != was {
+			t.Errorf("%s is left as %q, %v", setting, now[setting], err)
+		}
+	}
+}
+
 // A server that dies at whichever moment comes back with the old or the new
 // state, and the switch can go either way.
 func TestServerKilled(t *testing.T) {

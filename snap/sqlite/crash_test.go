@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
@@ -120,6 +122,38 @@ func exists(t *testing.T, path string) {
 	info, err := os.Stat(path)
 	if err != nil || info.Size() == 0 {
 		t.Fatalf("%s should hold something: %v", path, err)
+	}
+}
+
+// TestNobodyReadsWhileItIsReplaced: from the moment at which a database is given up until the new one is in its place, both are locked.
+func TestNobodyReadsWhileItIsReplaced(t *testing.T) {
+	s := newSubject(t, startClient(t), "DELETE")
+	for _, id := range []snap.SnapshotID{"db-target", "db-base"} {
+		s.leave(t, "clean")
+		_, err := s.driver.Capture(t.Context(), snap.CaptureRequest{ID: id})
+		check(t, err)
+	}
+	looked := 0
+	s.cfg.Failpoint = func(step string) error {
+		if step != "replace: cleared" && step != "replace: renamed" {
+			return nil
+		}
+		looked++
+		f, err := os.Open(s.path())
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		if pid, err := lockHolder(f, unix.F_RDLCK, sharedFirst, sharedSize); pid == 0 || err != nil {
+			t.Errorf("at the step %q a program may read the database: %v", step, err)
+		}
+		return nil
+	}
+	s.Reopen(t)
+	check(t, fate{Do: "prepare"}.run(s.driver))
+	check(t, fate{Do: "commit"}.run(s.driver))
+	if looked < 2 {
+		t.Errorf("there were %d steps to look at", looked)
 	}
 }
 
