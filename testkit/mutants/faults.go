@@ -16,7 +16,7 @@ var faults = []fault{
 	{"the socket's folder is everybody's", "ipc/listen.go", "os.Mkdir(dir, 0o700)", "os.Mkdir(dir, 0o755)", ".", "./ipc"},
 	{"the error of an undo is ignored", "daemon/rollback/back.go", "	if err := p.sw.Undo(ctx); err != nil {\n		return err\n	}\n	if r.plan.Verify {", "	_ = p.sw.Undo(ctx)\n	if r.plan.Verify {", "PutBack|Fault|Unfinished", "./daemon"},
 	{"a rollback never undoes a layer", "daemon/rollback/back.go", "	if err := p.sw.Undo(ctx); err != nil {\n		return err\n	}\n	if r.plan.Verify {", "	if r.plan.Verify {", "PutBack|FaultAtEvery|Rollback", "./daemon"},
-	{"a Redis keeps the password of a restore", "snap/redis/master.go", `{{"CONFIG", "SET", "masterauth", p.Lead.MasterAuth}, `, "{", "Conformance|Killed", "./snap/redis"},
+	{"a Redis keeps the password of a restore", "snap/redis/master.go", `{{"CONFIG", "SET", "masterauth", p.Lead.MasterAuth}, `, "{", "Settings|Conformance|Killed", "./snap/redis"},
 	{"a restored database stays closed", "snap/postgres/logical/switch.go", "ALLOW_CONNECTIONS true; COMMENT ON DATABASE \" + quote(db) + \" IS \" + value", "ALLOW_CONNECTIONS false; COMMENT ON DATABASE \" + quote(db) + \" IS \" + value", "Conformance/(RoundTrip|Undo)", "./snap/postgres/logical"},
 	{"tables are exchanged while they may be written", "snap/mysql/exchange.go", "	err := holder.exec(ctx, \"UNLOCK TABLES\")\n	if e := <-done; e != nil {", "	err := error(nil)\n	if e := error(nil); e != nil {", "Conformance/(RoundTrip|Undo)", "./snap/mysql"},
 	{"frozen disks may be written to", "snap/disk/imagefile/files.go", "	want := flags | immutableFlag\n", "	want := flags\n", "Immutable|Frozen|Capture|Conformance|Stale|Damaged", "./snap/disk"},
