@@ -26,6 +26,7 @@ func List(fd int) ([]string, error) {
 		}
 		if err != nil || n <= 0 {
 			slices.Sort(names)
+			names = slices.Compact(names) // an entry that is made anew meanwhile may be listed twice
 			pack(names)
 			return names, err
 		}

@@ -23,7 +23,13 @@ func (s *Scan) foretell() (end func()) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		if n, err := s.number(ctx, s.Top, "."); err == nil { // a folder that cannot be read is the walk's to tell of
+		// The walk lists the folder that it has open, and an open folder has one place up to which it was listed: this needs its own.
+		root, err := s.Top.OpenDir(".")
+		if err != nil {
+			return // it is the walk's to tell what cannot be read
+		}
+		defer root.Close()
+		if n, err := s.number(ctx, root, "."); err == nil {
 			s.meter.Expect(n)
 		}
 	}()

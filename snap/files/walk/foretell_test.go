@@ -2,6 +2,7 @@ package walk
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"sync/atomic"
@@ -47,6 +48,31 @@ func TestFirstWalkForetellsItsEnd(t *testing.T) {
 	noError(t, err)
 	if w := last.Load(); w.Done != w.Total {
 		t.Errorf("at the end %d of %d are read", w.Done, w.Total)
+	}
+}
+
+// TestForetellingLeavesTheWalkAlone: what is counted meanwhile changes nothing of what is read.
+func TestForetellingLeavesTheWalkAlone(t *testing.T) {
+	dir := t.TempDir()
+	const files = 3000
+	for i := range files {
+		noError(t, os.WriteFile(filepath.Join(dir, fmt.Sprintf("file with a long name %06d", i)), nil, 0o644))
+	}
+	ws, err := workspace.New(dir, t.TempDir(), 0, nil, nil)
+	noError(t, err)
+	ctx := snap.WithProgress(t.Context(), func(snap.Work) {})
+	for range 20 {
+		w := &Walker{Workspace: ws, Cache: LoadCache(t.TempDir()), MaxFiles: 2 * files, MaxBytes: 1 << 20}
+		top, err := w.NewScan(ctx, "test", &slowSink{func() {}}, func(snap.Hash) bool { return false }).Run()
+		noError(t, err)
+		for i, kid := range top.Children {
+			if want := fmt.Sprintf("file with a long name %06d", i); kid.Name != want {
+				t.Fatalf("entry %d of %d is %q, want %q", i, len(top.Children), kid.Name, want)
+			}
+		}
+		if len(top.Children) != files {
+			t.Fatalf("%d of %d entries were read", len(top.Children), files)
+		}
 	}
 }
 
