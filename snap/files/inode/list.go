@@ -12,6 +12,7 @@ import (
 )
 
 // List returns the sorted names in the folder fd.
+// Nobody else may list the same open folder meanwhile: they would share one place in it.
 func List(fd int) ([]string, error) {
 	if _, err := unix.Seek(fd, 0, unix.SEEK_SET); err != nil {
 		return nil, err
