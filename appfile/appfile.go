@@ -29,6 +29,7 @@ type file struct {
 	Health    *health     `toml:"health"`
 	Retention retention   `toml:"retention"`
 	Fork      fork        `toml:"fork"`
+	Remote    remote      `toml:"remote"`
 	Databases []*database `toml:"database"`
 }
 
@@ -54,6 +55,10 @@ type fork struct {
 	Isolation   string   `toml:"isolation"`
 	Ports       []string `toml:"ports"`
 	Dotenv      []string `toml:"dotenv"`
+}
+
+type remote struct {
+	Auto string `toml:"auto"`
 }
 
 type database struct {
@@ -108,7 +113,7 @@ func (f *file) app() (ipc.App, *fault) {
 			KeepLast: f.Retention.KeepLast, DailyDays: f.Retention.DailyDays, KeepTurns: f.Retention.KeepTurns, KeepSafety: f.Retention.KeepSafety,
 			MaxBytes: f.Retention.MaxBytes.Bytes, ExpireAfter: f.Retention.ExpireAfter,
 		},
-		Forking: ipc.Forking(f.Fork),
+		Forking: ipc.Forking(f.Fork), Remoting: ipc.Remoting(f.Remote),
 	}
 	if f.Retention.MaxBytes.Bad {
 		return app, &fault{key: "retention.max_bytes", what: "max_bytes is not a size", hint: tomlfile.SizeHint}

@@ -26,7 +26,7 @@ var (
 
 func check(app ipc.App) *fault {
 	for _, rule := range []func(ipc.App) *fault{
-		checkNames, checkWorkspace, checkProcess, checkContainers, checkHealth, checkRetention, checkForking, checkDatabases,
+		checkNames, checkWorkspace, checkProcess, checkContainers, checkHealth, checkRetention, checkForking, checkRemoting, checkDatabases,
 	} {
 		if f := rule(app); f != nil {
 			return f
@@ -190,6 +190,14 @@ func checkForking(app ipc.App) *fault {
 		return &fault{key: "fork.expire_after", what: fmt.Sprintf("expire_after %q of forks is not a duration", f.ExpireAfter), hint: `write hours, as in "24h"; "0" means never`}
 	}
 	return nil
+}
+
+func checkRemoting(app ipc.App) *fault {
+	switch app.Remoting.Auto {
+	case "", ipc.RemoteAll, ipc.RemotePinned, ipc.RemoteDaily:
+		return nil
+	}
+	return &fault{key: "remote.auto", what: fmt.Sprintf("%q does not say which checkpoints go to the app's remotes", app.Remoting.Auto), hint: "use all, pinned or daily; without it, checkpoints are sent by hand"}
 }
 
 // checkOnHost checks what is said of forks without namespaces.

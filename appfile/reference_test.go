@@ -42,6 +42,8 @@ func TestReference(t *testing.T) {
 		"fork.ports":     {Doc: "with `ports`: the variables that hold the app's ports. Each fork gets free ones, and keeps them", Default: "none"},
 		"fork.dotenv":    {Doc: "with `ports`: files in the workspace whose lines of these variables, and of the databases' `env`, are replaced in forks", Default: "none"},
 
+		"remote.auto": {Doc: "which checkpoints are sent to the app's remotes by themselves: `all`, `pinned`, or `daily` (the first of each day, by UTC)", Default: "none: they are sent by hand"},
+
 		"database.name":     {Doc: "what it is called; its layer is `db:NAME`", Default: "the database's own"},
 		"database.driver":   {Doc: driverNames(), Default: "what the URL of `dsn` says"},
 		"database.dsn":      {Doc: "where it is: a URL; for postgres `key=value` pairs will do; for sqlite a path in the workspace, or an absolute one. Required", Default: "–"},
@@ -60,6 +62,7 @@ A *text* is quoted; *texts* are a list of them; a *time* is a text like ` + "`\"
 		"health":    "## [health]\n\nHow to tell whether the app works: exactly one of `url` and `command`.",
 		"retention": "## [retention]\n\nWhat pruning leaves. Pinned checkpoints always stay, and so do the newest of all and the newest that somebody asked for.",
 		"fork":      "## [fork]\n\nHow the app is [forked](../how-to/forks.md).",
+		"remote":    "## [remote]\n\nHow the app uses its [remotes](../how-to/remote.md).",
 		"database":  "## [[database]]\n\nOne table for each database.",
 	}))
 }

@@ -13,6 +13,7 @@ import (
 	"mulligan/daemon/checkpoint"
 	"mulligan/daemon/events"
 	"mulligan/daemon/fork"
+	"mulligan/daemon/offsite"
 	"mulligan/daemon/records"
 	"mulligan/daemon/registry"
 	"mulligan/daemon/rollback"
@@ -27,6 +28,7 @@ type (
 	Options = settings.Options
 	Guests  = settings.Guests
 	Limits  = settings.Limits
+	Bucket  = settings.Bucket
 )
 
 // The services that a daemon consists of. What they can do, it can do.
@@ -36,6 +38,7 @@ type (
 	rollbackService   = rollback.Service
 	registryService   = registry.Service
 	forkService       = fork.Service
+	offsiteService    = offsite.Service
 	apiService        = api.Service
 )
 
@@ -47,6 +50,7 @@ type Daemon struct {
 	*rollbackService
 	*registryService
 	*forkService
+	*offsiteService
 	*apiService
 	upkeep *upkeep.Service
 	events *events.Events
@@ -82,10 +86,11 @@ func Open(ctx context.Context, opt Options) (*Daemon, error) {
 	})
 	d.registryService = registry.New(d.run, &opt, recs, d.events, d.apps, d.checkpointService, d.turnService, d.upkeep)
 	d.forkService = fork.New(&opt, recs, d.events, d.apps, d.checkpointService, d.rollbackService, d.registryService)
+	d.offsiteService = offsite.New(&opt, recs, d.events, d.apps, d.checkpointService, d.rollbackService, d.registryService)
 	d.apiService = api.New(api.Parts{
 		Options: &opt, Store: recs, Events: d.events, Apps: d.apps,
 		Checkpoints: d.checkpointService, Turns: d.turnService, Rollbacks: d.rollbackService, Registry: d.registryService,
-		Forks: d.forkService,
+		Forks: d.forkService, Remotes: d.offsiteService,
 	})
 	if err := d.load(ctx); err != nil {
 		return nil, errs.Also(err, d.Close(ctx))
@@ -97,6 +102,7 @@ func Open(ctx context.Context, opt Options) (*Daemon, error) {
 	}
 	d.apps.Background(func() { d.CheckSizes(d.run) })
 	d.apps.Background(func() { d.ExpireForks(d.run) })
+	d.apps.Background(func() { d.PushAll(d.run) })
 	if !opt.User {
 		d.apps.Background(func() { d.upkeep.WatchOwners(d.run) })
 	}
@@ -116,6 +122,10 @@ func (d *Daemon) load(ctx context.Context) error {
 		d.upkeep.Wake(ctx, a)
 	}
 	d.FinishForks(ctx, accounts.Self())
+	if err := d.LoadRemotes(ctx); err != nil {
+		return err
+	}
+	d.FinishClones(ctx)
 	if err := d.store.FinishPurges(ctx, d.apps.ClearState); err != nil {
 		d.opt.Log.Error("a purge is not finished", "err", err)
 	}

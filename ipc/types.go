@@ -74,6 +74,7 @@ type App struct {
 	Retention  Retention   `json:"retention"`
 	Databases  []Database  `json:"databases,omitempty"`
 	Forking    Forking     `json:"forking,omitzero"`
+	Remoting   Remoting    `json:"remoting,omitzero"`
 	CreatedAt  time.Time   `json:"created_at"`
 	Fork       *Fork       `json:"fork,omitempty"` // nil: it is not a fork
 
@@ -187,6 +188,7 @@ type AppChange struct {
 	Retention *Retention  `json:"retention,omitempty"`
 	Databases *[]Database `json:"databases,omitempty"`
 	Forking   *Forking    `json:"forking,omitempty"`
+	Remoting  *Remoting   `json:"remoting,omitempty"`
 }
 
 // Checkpoint is a state of the app to which it can be rolled back.
@@ -226,6 +228,8 @@ type Checkpoint struct {
 	CalledOff bool `json:"called_off,omitempty"`
 	// Inferred marks a checkpoint of a turn that nobody announced.
 	Inferred bool `json:"inferred,omitempty"`
+	// Location says where a checkpoint of an app with remotes is: LocationHere or LocationBoth. "" if the app has none.
+	Location string `json:"location,omitempty"`
 	// RollbackTo of the safety checkpoint of a rollback is the checkpoint that the rollback went to, and RollbackTitle what people call
 	// that one: the title of its turn, or else its notes. It is empty if that checkpoint has neither, or is gone.
 	RollbackTo    CheckpointID `json:"rollback_to,omitempty"`
@@ -244,6 +248,12 @@ type Checkpoint struct {
 const (
 	Undo CheckpointID = "undo"
 	Redo CheckpointID = "redo"
+)
+
+// Where a checkpoint is.
+const (
+	LocationHere = "here" // only on this host
+	LocationBoth = "both" // on this host, and whole on a remote
 )
 
 // VolumeSnapshot is the part of a checkpoint that is a volume.

@@ -10,6 +10,7 @@ import (
 	"github.com/minio/minio-go/v7/pkg/credentials"
 
 	"mulligan/failpoint"
+	"mulligan/remote/identity"
 	"mulligan/remote/s3store"
 	"mulligan/remote/s3test"
 	"mulligan/snap"
@@ -140,9 +141,9 @@ func (h *host) hash(p []byte) snap.Hash {
 
 func mustIdentities(t *testing.T) []age.Identity {
 	t.Helper()
-	text, _, err := NewIdentity()
+	text, _, err := identity.New()
 	must(t, err)
-	ids, err := ParseIdentities(text)
+	ids, err := identity.Parse(text)
 	must(t, err)
 	return ids
 }

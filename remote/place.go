@@ -136,11 +136,11 @@ func (p *Place) meet(ctx context.Context, l *ledger, seq int64) error {
 	if err := l.write(frame{Lost: &Lost{writer, seq, p.cfg.Now().UTC()}}); err != nil {
 		return err
 	}
-	return l.lost.err()
+	return l.lost.Err()
 }
 
-// err returns the error of every push to a place that another host has taken over.
-func (l *Lost) err() error {
+// Err returns the error of every push to a place that another host has taken over.
+func (l *Lost) Err() error {
 	return errs.New(errs.Conflict, "", "another host writes to this remote; this host saw that %s and stopped writing", l.Seen.Format("on 2006-01-02 at 15:04 UTC")).
 		WithHint("`mulligan push --take-over` makes this host the one that writes, and the other one stop")
 }

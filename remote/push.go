@@ -31,7 +31,7 @@ func (p *Place) Push(ctx context.Context, from Objects, cp Checkpoint) (res Push
 	}
 	defer func() { err = errs.Wrap(errs.Failed, op, errs.Also(err, l.close())) }()
 	if l.lost != nil {
-		return res, l.lost.err()
+		return res, l.lost.Err()
 	}
 	err = p.settle(ctx, l)
 	for range 5 {

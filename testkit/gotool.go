@@ -20,7 +20,6 @@ func GoTool(t testing.TB, pkg, version string, mb int) string {
 		t.Skipf("%s is not built: set MULLIGAN_TEST_NOSKIP=1 to have %d MB downloaded from the Go module proxy for it", name, mb)
 	}
 	dir, err := Kept(name, func(dir string) error {
-		Need(t, "go")
 		build := exec.CommandContext(t.Context(), "go", "install", "-trimpath", pkg+"@"+version)
 		build.Env = append(os.Environ(), "GOBIN="+dir, "GOFLAGS=")
 		if out, err := build.CombinedOutput(); err != nil {

@@ -14,6 +14,7 @@ import (
 
 	"mulligan/cmd/mulligan/guide"
 	"mulligan/cmd/mulligan/launch"
+	"mulligan/cmd/mulligan/offsite"
 	"mulligan/cmd/mulligan/output"
 	"mulligan/errs"
 	"mulligan/ipc"
@@ -94,6 +95,12 @@ func run(ctx context.Context, c *cli, args []string) int {
 // client returns a client of the daemon that the flags and the environment name.
 func (c *cli) client() *ipc.Client { return ipc.NewClient(ipc.FindSocket(c.socket)) }
 
+// offsite returns what the commands of remotes use.
+func (c *cli) offsite() offsite.Host {
+	return offsite.Host{Out: c.out, App: &c.app, Client: c.client, Target: c.target, Checkpoint: c.checkpoint, Complete: c.completeCheckpoints,
+		Args: countArgs, Group: group, Lasting: c.lasting}
+}
+
 // target returns a client and the app that a command is about: the one of --app,
 // or the app whose workspace holds the current folder.
 func (c *cli) target(ctx context.Context) (*ipc.Client, string, error) {
@@ -167,6 +174,7 @@ func newRoot(c *cli, args []string) *cobra.Command {
 		guide.Group{Title: "Every day", Commands: []*cobra.Command{c.lasting(newInit(c)), c.lasting(newCreate(c)), newList(c), newUndo(c), newRedo(c), newRollback(c), newRewind(c)}},
 		guide.Group{Title: "Look", Commands: []*cobra.Command{c.lasting(newDiff(c)), newShow(c), newTurns(c), newLog(c), c.lasting(newVerify(c)), newStatus(c), newUI(c)}},
 		guide.Group{Title: "Forks", Commands: []*cobra.Command{c.lasting(newFork(c)), newForks(c), newExec(c), c.lasting(newCompare(c)), c.lasting(newBisect(c)), c.lasting(newKeep(c)), c.lasting(newDrop(c))}},
+		guide.Group{Title: "Other hosts", Commands: []*cobra.Command{offsite.NewRemote(c.offsite()), offsite.NewPush(c.offsite()), offsite.NewClone(c.offsite())}},
 		guide.Group{Title: "Apps and their checkpoints", Commands: []*cobra.Command{newApp(c), newPin(c), newUnpin(c), c.lasting(newDelete(c)), c.lasting(newPrune(c)), c.lasting(newRevert(c))}},
 		guide.Group{Title: "Agents", Commands: []*cobra.Command{newInstall(c), newUninstall(c), newMCP(c), newHook(c)}},
 		guide.Group{Title: "This host", Commands: []*cobra.Command{newDoctor(c), newToken(c), newCompletion(c), newVersion(c), help}},

@@ -2,10 +2,10 @@ package main
 
 import (
 	"context"
-	"strings"
 
 	"github.com/spf13/cobra"
 
+	"mulligan/cmd/mulligan/values"
 	"mulligan/ipc"
 )
 
@@ -70,19 +70,10 @@ func (f *tokenAddCmd) run(ctx context.Context) error {
 	}
 	f.out.Fields([][2]string{
 		{"token_id", f.out.Text(string(t.ID))}, {"name", f.out.Text(t.Name)}, {"owner", f.out.Text(t.Owner)},
-		{"scopes", f.out.Text(commaList(t.Scopes))}, {"apps", f.out.Text(commaList(t.Apps))}, {"expires_at", f.expiry(t.Token)},
+		{"scopes", f.out.Text(values.Commas(t.Scopes))}, {"apps", f.out.Text(values.Commas(t.Apps))}, {"expires_at", f.expiry(t.Token)},
 		{"token", f.out.Text(t.Secret)},
 	})
 	return nil
-}
-
-// commaList joins strings of any type with commas.
-func commaList[T ~string](list []T) string {
-	var all []string
-	for _, s := range list {
-		all = append(all, string(s))
-	}
-	return strings.Join(all, ",")
 }
 
 // expiry returns when a token expires, for printing.
@@ -124,7 +115,7 @@ func (f *tokenListCmd) run(ctx context.Context) error {
 	var rows [][]string
 	for _, t := range tokens {
 		rows = append(rows, []string{
-			f.out.Text(string(t.ID)), f.out.Text(t.Name), f.out.Text(t.Owner), f.out.Text(commaList(t.Scopes)), f.out.Text(commaList(t.Apps)),
+			f.out.Text(string(t.ID)), f.out.Text(t.Name), f.out.Text(t.Owner), f.out.Text(values.Commas(t.Scopes)), f.out.Text(values.Commas(t.Apps)),
 			f.expiry(t), f.out.Time(t.CreatedAt),
 		})
 	}

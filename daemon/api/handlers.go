@@ -116,6 +116,9 @@ func (svc *Service) getCheckpoints(w http.ResponseWriter, r *http.Request, who i
 		Trigger: ipc.Trigger(r.URL.Query().Get("trigger")), Limit: limit,
 		Before: ipc.CheckpointID(r.URL.Query().Get("before")), Conversation: r.URL.Query().Get("conversation"),
 	})
+	for i := range list.Checkpoints {
+		svc.remotes.Locate(list.Checkpoints[i].AppID, &list.Checkpoints[i])
+	}
 	return answer(w, http.StatusOK, list, err)
 }
 

@@ -34,6 +34,7 @@ const (
 	checkpointPath  = checkpointsPath + "/{cp}"
 	turnsPath       = appPath + "/turns"
 	forksPath       = appPath + "/forks"
+	remotesPath     = appPath + "/remotes"
 )
 
 const eventsOfLong = "with Accept: text/event-stream, where it takes long: `progress` events, then the answer as `answer`, or `error`"
@@ -96,6 +97,15 @@ func (svc *Service) routes() []route {
 		{pattern: "POST " + appPath + "/bisect", about: "Find the first checkpoint at which a command fails, in forks", need: write, body: ipc.BisectRequest{},
 			answer: ipc.BisectResult{}, serve: long(svc.forks.postBisect), events: eventsOfLong},
 		{pattern: "DELETE " + forksPath + "/{fork}", about: "Drop a fork and all that was made for it", need: write, status: http.StatusNoContent, serve: long(svc.forks.deleteFork), events: eventsOfLong},
+
+		{pattern: "GET " + remotesPath, about: "Remotes of the app, and how far they are behind", need: read, answer: ipc.RemoteList{}, serve: svc.remotes.getRemotes},
+		{pattern: "POST " + remotesPath, about: "Add a remote to the app, after a check of what its key can do there", need: manage, local: true, body: ipc.RemoteRequest{}, status: http.StatusCreated,
+			answer: ipc.Remote{}, serve: long(svc.remotes.postRemote), events: eventsOfLong},
+		{pattern: "GET " + remotesPath + "/{remote}", about: "One remote", need: read, answer: ipc.Remote{}, serve: svc.remotes.getRemote},
+		{pattern: "DELETE " + remotesPath + "/{remote}", about: "Forget a remote; what was sent stays there", need: manage, status: http.StatusNoContent, serve: long(svc.remotes.deleteRemote), events: eventsOfLong},
+		{pattern: "POST " + appPath + "/push", about: "Send checkpoints to the app's remotes", need: write, body: ipc.PushRequest{}, answer: ipc.RemoteList{}, serve: long(svc.remotes.postPush), events: eventsOfLong},
+		{pattern: "POST /api/clone", about: "Make an app from a remote", need: manage, local: true, body: ipc.CloneRequest{}, status: http.StatusCreated, answer: ipc.CloneResult{},
+			serve: long(svc.remotes.postClone), events: eventsOfLong},
 
 		{pattern: "GET " + appPath + "/audit", about: "What was done to the app, newest first", need: read, query: "limit verify", answer: ipc.AuditList{}, serve: svc.getAudit},
 		{pattern: "GET " + appPath + "/events", about: "What happens to the app, live", need: read, events: "`checkpoint` (made, pinned, unpinned), `deleted`, `stage`, `rollback`, `revert` and `turn` events", serve: svc.getEvents},

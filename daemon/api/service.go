@@ -12,6 +12,7 @@ import (
 	"mulligan/daemon/events"
 	"mulligan/daemon/fork"
 	"mulligan/daemon/gate"
+	"mulligan/daemon/offsite"
 	"mulligan/daemon/records"
 	"mulligan/daemon/registry"
 	"mulligan/daemon/rollback"
@@ -30,6 +31,7 @@ type Parts struct {
 	Rollbacks   *rollback.Service
 	Registry    *registry.Service
 	Forks       *fork.Service
+	Remotes     *offsite.Service
 }
 
 // Service answers HTTP requests: on the socket, and behind its gate on TCP. Safe for concurrent use.
@@ -42,6 +44,7 @@ type Service struct {
 	rollbacks   *rollback.Service
 	registry    *registry.Service
 	forks       forkHandlers
+	remotes     remoteHandlers
 	opt         *settings.Options
 	store       *records.Records
 	started     time.Time
@@ -53,7 +56,7 @@ type Service struct {
 // New returns the API of a daemon that has these parts.
 func New(p Parts) *Service {
 	d := &Service{owners: p.Apps.Owners, events: p.Events, apps: p.Apps, checkpoints: p.Checkpoints, turns: p.Turns,
-		rollbacks: p.Rollbacks, registry: p.Registry, forks: forkHandlers{p.Forks}, opt: p.Options, store: p.Store, started: p.Options.Now()}
+		rollbacks: p.Rollbacks, registry: p.Registry, forks: forkHandlers{p.Forks}, remotes: remoteHandlers{p.Remotes}, opt: p.Options, store: p.Store, started: p.Options.Now()}
 	d.events.Registry.MustRegister(present{d})
 	d.gate = d.newGate()
 	return d

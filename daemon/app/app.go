@@ -44,6 +44,7 @@ type App struct {
 	neglected  map[snap.Layer]string // the last error of Maintain, by layer
 	behind     []string              // warnings: layers that the last rollback left out
 	oversize   []string              // a warning that the checkpoints exceed max_bytes
+	remotes    []string              // what is wrong with the app's remotes
 	unfinished unfinished
 
 	rehearsals rehearsals
@@ -80,6 +81,7 @@ func (a *App) Problems() []string {
 	list = append(list, a.rehearsalProblems()...)
 	list = append(list, a.behind...)
 	list = append(list, a.oversize...)
+	list = append(list, a.remotes...)
 	if a.Follower != nil {
 		list = append(list, a.Follower.Problems()...)
 	}
@@ -91,6 +93,13 @@ func (a *App) NoteSize(words []string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.oversize = words
+}
+
+// NoteRemotes sets what is wrong with the app's remotes, one sentence each. Problems reports it.
+func (a *App) NoteRemotes(words []string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.remotes = words
 }
 
 // View returns the app as clients see it.

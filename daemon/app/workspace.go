@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"mulligan/daemon/accounts"
 	"mulligan/daemon/gitref"
 	"mulligan/daemon/layer"
 	"mulligan/daemon/store"
@@ -170,3 +171,45 @@ func (s *Set) RemakeWorkspace(ctx context.Context, rec store.App) (made bool, er
 	}
 	return true, nil
 }
+
+// MakeFolder makes an empty folder for a clone, with the rights of its owner, or accepts an empty one that is there. made says which.
+func (s *Set) MakeFolder(ctx context.Context, acc accounts.Account, path string) (made bool, err error) {
+	made, err = emptyFolder.Call(ctx, acc.User(), path)
+	if err != nil && errs.KindOf(err) == errs.Internal {
+		return false, (&errs.Error{Kind: errs.Failed, Message: "the folder " + path + " cannot be made", Err: err}).
+			WithHint("choose another, or make an empty one that belongs to the app's owner")
+	}
+	return made, err
+}
+
+// emptyFolder creates the folder at path unless there is an empty one. No link is followed on the way to its parent.
+var emptyFolder = privsep.Define("daemon.emptyFolder", func(_ context.Context, path string) (made bool, err error) {
+	parent, err := beneath.Open(filepath.Dir(path))
+	if err != nil {
+		return false, err
+	}
+	defer parent.Close()
+	err = unix.Mkdirat(parent.FD(), filepath.Base(path), 0o755)
+	if !errors.Is(err, unix.EEXIST) {
+		return err == nil, err
+	}
+	f, err := parent.OpenFile(filepath.Base(path), unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return false, err
+	}
+	defer f.Close()
+	if names, err := f.Readdirnames(1); err == nil || len(names) > 0 {
+		return false, errs.New(errs.Conflict, "", "the folder %q is not empty", path).WithHint("choose one that does not exist, or is empty")
+	}
+	return false, nil
+}).Within(FolderTimeout)
+
+// RemoveEmptyFolder removes a folder that was made for a clone, unless something is in it.
+func (s *Set) RemoveEmptyFolder(ctx context.Context, acc accounts.Account, path string) error {
+	_, err := removeEmptyFolder.Call(ctx, acc.User(), path)
+	return err
+}
+
+var removeEmptyFolder = privsep.Define("daemon.removeEmptyFolder", func(_ context.Context, path string) (struct{}, error) {
+	return struct{}{}, removeEmpty(path)
+}).Within(FolderTimeout)

@@ -120,6 +120,9 @@ func (svc *Service) Record(ctx context.Context, a *app.App, cp *store.Checkpoint
 		return err
 	}
 	a.RehearsalDue()
+	if svc.Recorded != nil {
+		svc.Recorded()
+	}
 	return nil
 }
 

@@ -17,6 +17,9 @@ type Service struct {
 	apps   *app.Set
 	opt    *settings.Options
 	store  *records.Records
+
+	// Recorded, if set, is called after a checkpoint was recorded. It is set before the first app is registered.
+	Recorded func()
 }
 
 // New returns the service of a daemon's checkpoints.

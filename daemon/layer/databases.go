@@ -39,7 +39,7 @@ func (b *Binder) databaseLayer(ctx context.Context, rec store.App, db ipc.Databa
 	case "sqlite":
 		folder, rel := PlaceOf(rec.Workspace, db.DSN)
 		l.Driver, err = sqlite.New(sqlite.Config{
-			App: app, Name: db.Name, Dir: folder, Path: rel, StateDir: dir, Store: contents, Owner: b.ownerOfFiles(rec), Failpoint: b.opt.Failpoint,
+			App: app, Name: db.Name, Dir: folder, Path: rel, StateDir: dir, Store: contents, Owner: b.ownerOfFiles(rec), Group: acc.GID, Failpoint: b.opt.Failpoint,
 		})
 	case "postgres":
 		cfg, err := b.postgresConfig(ctx, rec, db)

@@ -190,6 +190,7 @@ func apply(spec *ipc.App, ch ipc.AppChange) {
 	set(&spec.Exclude, ch.Exclude)
 	set(&spec.Retention, ch.Retention)
 	set(&spec.Forking, ch.Forking)
+	set(&spec.Remoting, ch.Remoting)
 	if ch.Databases != nil {
 		spec.Databases = app.WithSecrets(*ch.Databases, spec.Databases)
 	}

@@ -29,6 +29,7 @@ type Options struct {
 	BusRoot     string        // where this process sees systemd's root folder; default /
 	Log         *slog.Logger
 
+	Buckets     []Bucket     // with credentials of the daemon's own
 	Guests      *Guests      // nil: there are none
 	UserLimits  Limits       // of each owner but root
 	GuestLimits Limits       // of each guest
@@ -62,6 +63,17 @@ func (o *Options) SetDefaults() {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
+}
+
+// Bucket is a bucket of an S3-compatible server, or a part of one, for which the daemon has credentials of its own. Root may use it for
+// the remotes of apps, and so may the users that are named.
+type Bucket struct {
+	URL       string // s3://BUCKET/PREFIX
+	Endpoint  string // URL of the server; "": AWS
+	Region    string
+	AccessKey string
+	SecretKey string
+	Users     []string
 }
 
 // Guests are the settings for guests.

@@ -130,6 +130,7 @@ func (s *Store) PurgeApp(ctx context.Context, id ipc.AppID, entry *ipc.AuditEntr
 		for _, q := range []string{
 			`DELETE FROM operations WHERE app_id = ?`,
 			`DELETE FROM checkpoints WHERE app_id = ?`,
+			`DELETE FROM remotes WHERE app_id = ?`,
 			`DELETE FROM apps WHERE id = ?`,
 		} {
 			if _, err := tx.ExecContext(ctx, q, id); err != nil {

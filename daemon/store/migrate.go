@@ -47,10 +47,8 @@ func (m migrator) step(ctx context.Context, file string, n int) error {
 		if _, err := tx.ExecContext(ctx, string(text)); err != nil {
 			return err
 		}
-		if n == firstSummed {
-			if err := addSums(ctx, tx); err != nil {
-				return err
-			}
+		if err := addSums(ctx, tx, n); err != nil {
+			return err
 		}
 		if n > firstSummed {
 			if _, err := tx.ExecContext(ctx, `UPDATE schema_version SET version = ?`, n); err != nil {

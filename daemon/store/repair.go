@@ -207,7 +207,12 @@ func (k *keeper) salvage(ctx context.Context, next string) (err error) {
 		return err
 	}
 	into.SetMaxOpenConns(1)
+	version := 0
+	_ = old.QueryRowContext(ctx, "PRAGMA user_version").Scan(&version) // of a database that cannot be read, all tables are tried
 	for _, t := range append([]summed{{name: "audit", cols: []string{"seq", "at", "app_id", "body", "hash"}}}, tables...) {
+		if version > 0 && version < t.from {
+			continue // the database is older than the table
+		}
 		n, whole, err := copyRows(ctx, old, into, t)
 		if err != nil {
 			return errs.Also(err, into.Close())

@@ -21,19 +21,21 @@ type summed struct {
 	name string
 	key  []string
 	cols []string // all but sum
+	from int      // the version of the schema since which there is such a table, if that is later than firstSummed
 }
 
 // tables lists the tables with sums. The audit trail has a chain of hashes instead, which also shows a missing row.
 var tables = []summed{
-	{"apps", []string{"id"}, []string{"id", "slug", "owner_uid", "workspace", "spec", "created_at", "removed_at", "folder_uid", "by_root", "rev"}},
-	{"checkpoints", []string{"seq"}, []string{"seq", "id", "app_id", "pinned", "body", "created_at", "snapshots", "rev"}},
-	{"operations", []string{"id"}, []string{"id", "app_id", "kind", "plan", "created_at"}},
-	{"turns", []string{"seq"}, []string{"seq", "app_id", "id", "open", "body"}},
-	{"calls", []string{"seq"}, []string{"seq", "turn", "id", "body"}},
-	{"tokens", []string{"id"}, []string{"id", "owner_uid", "hash", "expires_at", "body"}},
-	{"conversations", []string{"app_id", "id"}, []string{"app_id", "id", "message_id", "turn", "set_at"}},
-	{"own_writes", []string{"seq"}, []string{"seq", "app_id", "start", "end", "at"}},
-	{"disposals", []string{"kind", "id"}, []string{"kind", "id", "app_id", "layer", "cause", "at"}},
+	{"apps", []string{"id"}, []string{"id", "slug", "owner_uid", "workspace", "spec", "created_at", "removed_at", "folder_uid", "by_root", "rev"}, 0},
+	{"checkpoints", []string{"seq"}, []string{"seq", "id", "app_id", "pinned", "body", "created_at", "snapshots", "rev"}, 0},
+	{"operations", []string{"id"}, []string{"id", "app_id", "kind", "plan", "created_at"}, 0},
+	{"turns", []string{"seq"}, []string{"seq", "app_id", "id", "open", "body"}, 0},
+	{"calls", []string{"seq"}, []string{"seq", "turn", "id", "body"}, 0},
+	{"tokens", []string{"id"}, []string{"id", "owner_uid", "hash", "expires_at", "body"}, 0},
+	{"conversations", []string{"app_id", "id"}, []string{"app_id", "id", "message_id", "turn", "set_at"}, 0},
+	{"own_writes", []string{"seq"}, []string{"seq", "app_id", "start", "end", "at"}, 0},
+	{"disposals", []string{"kind", "id"}, []string{"kind", "id", "app_id", "layer", "cause", "at"}, 0},
+	{"remotes", []string{"app_id", "name"}, []string{"app_id", "name", "body"}, 8},
 }
 
 func init() {
@@ -114,9 +116,12 @@ func (t summed) triggers() string {
 
 const damagedRow = "a record is damaged"
 
-// addSums gives all rows their sums, and has triggers keep them.
-func addSums(ctx context.Context, tx *sql.Tx) error {
+// addSums gives all rows of the tables that have sums since a version theirs, and has triggers keep them.
+func addSums(ctx context.Context, tx *sql.Tx, version int) error {
 	for _, t := range tables {
+		if max(t.from, firstSummed) != version {
+			continue
+		}
 		if _, err := tx.ExecContext(ctx, t.triggers()); err != nil {
 			return fmt.Errorf("sums of %s: %w", t.name, err)
 		}

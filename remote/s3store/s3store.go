@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"net/url"
 	"strings"
@@ -33,6 +34,8 @@ type Config struct {
 	Wait time.Duration
 	// Tries is how often a request is tried: 5 if 0.
 	Tries int
+	// Dial connects to the server; nil is as this process can.
+	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 	// Pause is the pause before the second try, which doubles each time: 200 ms if 0. The pauses vary by half.
 	Pause time.Duration
 }
@@ -94,6 +97,9 @@ func Open(cfg Config) (*Store, error) {
 	transport, err := minio.DefaultTransport(secure)
 	if err != nil {
 		return nil, errs.Wrap(errs.Failed, op, err)
+	}
+	if cfg.Dial != nil {
+		transport.DialContext = cfg.Dial
 	}
 	s.client, err = minio.New(host, &minio.Options{
 		Creds: cfg.Credentials, Secure: secure, Region: cfg.Region, Transport: counter{s, transport},
@@ -234,6 +240,20 @@ func (s *Store) Delete(ctx context.Context, name string) error {
 	return s.try(ctx, "delete "+name, 0, func(ctx context.Context) error {
 		return s.client.RemoveObject(ctx, s.cfg.Bucket, s.path(name), minio.RemoveObjectOptions{})
 	})
+}
+
+// Locks reports whether the bucket locks new objects for a time, so that nobody can delete them.
+func (s *Store) Locks(ctx context.Context) (locks bool, err error) {
+	err = s.try(ctx, "ask for the bucket's object lock", 0, func(ctx context.Context) error {
+		_, mode, _, _, err := s.client.GetObjectLockConfig(ctx, s.cfg.Bucket)
+		locks = err == nil && mode != nil
+		return err
+	})
+	switch errs.KindOf(err) {
+	case errs.NotFound, errs.Failed, errs.Denied: // there is none, or the server does not know what that is, or the key may not ask
+		return false, nil
+	}
+	return locks, err
 }
 
 // try calls f until it succeeds, fails for good, or was tried often enough. size is the number of bytes that f sends or receives.

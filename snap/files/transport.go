@@ -33,8 +33,9 @@ func (d *Driver) Export(ctx context.Context, id snap.SnapshotID) (p snap.Portabl
 	return snap.Portable{Driver: "files", Object: hash, Meta: data}, b.Discard, nil
 }
 
-// Import stores a snapshot that Export returned, perhaps on another host. See [snap.Transporter].
-func (d *Driver) Import(_ context.Context, p snap.Portable, as snap.SnapshotID) (s snap.Snapshot, err error) {
+// Import stores a snapshot that Export returned, perhaps on another host. Unless the workspace is root's own, all files become its
+// owner's, without rights that only root can give. See [snap.Transporter].
+func (d *Driver) Import(ctx context.Context, p snap.Portable, as snap.SnapshotID) (s snap.Snapshot, err error) {
 	const op = "import files"
 	if err := checkID(op, string(as)); err != nil {
 		return s, err
@@ -51,8 +52,17 @@ func (d *Driver) Import(_ context.Context, p snap.Portable, as snap.SnapshotID) 
 	if !b.Keep(p.Object) {
 		return s, errs.New(errs.Corrupt, op, "the contents of %s are not in the content store", as)
 	}
-	if _, err := manifest.Load(d.cfg.Store, p.Object); err != nil {
+	m, err := manifest.Load(d.cfg.Store, p.Object)
+	if err != nil {
 		return s, workspace.Wrap(errs.Corrupt, op, err)
 	}
-	return d.put(op, b, as, p.Object, about)
+	hash, changed, err := d.settle(ctx, b, m)
+	if err != nil {
+		return s, workspace.Wrap(errs.Failed, op, err)
+	}
+	about.Warnings = append(about.Warnings, changed...)
+	if s, err = d.put(op, b, as, hash, about); err == nil {
+		s.Warnings = changed
+	}
+	return s, err
 }

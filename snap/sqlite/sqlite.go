@@ -29,6 +29,7 @@ type Config struct {
 	// Owner is the uid that Dir and the database must belong to, if the daemon may read more than
 	// the app's owner; 0: not checked.
 	Owner int
+	Group int // gid that files from other hosts get, with Owner
 	// BusyTimeout bounds the wait for other users of the database; 0 means 5 s.
 	BusyTimeout time.Duration
 	Failpoint   failpoint.Hook // for tests

@@ -118,6 +118,11 @@ var setters = map[string]func(app *ipc.App, change *ipc.AppChange, value string)
 		f.ExpireAfter = v
 		return nil
 	}),
+	"remote.auto": func(app *ipc.App, change *ipc.AppChange, v string) error {
+		app.Remoting.Auto = v
+		change.Remoting = &app.Remoting
+		return nil
+	},
 	"database": setDatabase,
 	"database.env": func(app *ipc.App, change *ipc.AppChange, v string) error {
 		name, variable, _ := strings.Cut(v, ":")
@@ -150,6 +155,7 @@ var elsewhere = map[string][]string{
 	"volumes":              {"volume"},
 	"fork.ports":           {"ports", "port"},
 	"fork.dir":             {"fork", "forks"},
+	"remote.auto":          {"remote", "remotes", "push", "backup"},
 	"titles":               {"title", "prompts"},
 }
 

@@ -79,6 +79,7 @@ func (p *Printer) AppFields(a ipc.App) [][2]string {
 	add("fork.ports", a.Forking.Ports...)
 	add("fork.dotenv", a.Forking.Dotenv...)
 	add("fork.expire_after", nonEmpty(a.Forking.ExpireAfter)...)
+	add("remote.auto", nonEmpty(a.Remoting.Auto)...)
 	all = append(all,
 		[2]string{"created_at", p.Time(a.CreatedAt)},
 	)

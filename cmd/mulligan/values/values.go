@@ -85,3 +85,12 @@ func Command(v string) ([]string, error) {
 	}
 	return splitWords(v)
 }
+
+// Commas joins strings of any type with commas.
+func Commas[T ~string](list []T) string {
+	var all []string
+	for _, s := range list {
+		all = append(all, string(s))
+	}
+	return strings.Join(all, ",")
+}

@@ -98,3 +98,8 @@ func ReadEntry(fd int) (*manifest.Entry, inode.ID, error) {
 func RootOnly(st inode.Stat) bool {
 	return st.Kind() == unix.S_IFDIR && st.Mode&0o777 == 0o700 && int(st.Uid) == os.Geteuid()
 }
+
+// Unprivileged returns the attributes of the list that its owner could set.
+func Unprivileged(list []inode.Xattr) []inode.Xattr {
+	return slices.DeleteFunc(slices.Clone(list), privileged)
+}

@@ -1,0 +1,56 @@
+package api
+
+import (
+	"net/http"
+
+	"mulligan/daemon/offsite"
+	"mulligan/ipc"
+)
+
+// remoteHandlers are the operations on remotes.
+type remoteHandlers struct{ *offsite.Service }
+
+func (h remoteHandlers) getRemotes(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+	list, err := h.Remotes(r.Context(), who, r.PathValue("app"))
+	return answer(w, http.StatusOK, list, err)
+}
+
+func (h remoteHandlers) getRemote(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+	v, err := h.Remote(r.Context(), who, r.PathValue("app"), r.PathValue("remote"))
+	return answer(w, http.StatusOK, v, err)
+}
+
+func (h remoteHandlers) postRemote(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+	var req ipc.RemoteRequest
+	if err := ipc.ReadJSON(r, &req, 0); err != nil {
+		return err
+	}
+	v, err := h.AddRemote(r.Context(), who, r.PathValue("app"), req)
+	return answer(w, http.StatusCreated, v, err)
+}
+
+func (h remoteHandlers) deleteRemote(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+	if err := h.RemoveRemote(r.Context(), who, r.PathValue("app"), r.PathValue("remote")); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+func (h remoteHandlers) postPush(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+	var req ipc.PushRequest
+	if err := ipc.ReadJSON(r, &req, 0); err != nil {
+		return err
+	}
+	list, err := h.Push(r.Context(), who, r.PathValue("app"), req)
+	return answer(w, http.StatusOK, list, err)
+}
+
+func (h remoteHandlers) postClone(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+	var req ipc.CloneRequest
+	if err := ipc.ReadJSON(r, &req, 0); err != nil {
+		return err
+	}
+	res, err := h.Clone(r.Context(), who, req)
+	return answer(w, http.StatusCreated, res, err)
+}

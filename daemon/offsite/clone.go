@@ -1,0 +1,526 @@
+package offsite
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+
+	"mulligan/daemon/accounts"
+	"mulligan/daemon/app"
+	"mulligan/daemon/checkpoint"
+	"mulligan/daemon/layer"
+	"mulligan/daemon/records"
+	"mulligan/daemon/store"
+	"mulligan/engine"
+	"mulligan/errs"
+	"mulligan/ipc"
+	"mulligan/remote"
+	"mulligan/remote/identity"
+	"mulligan/snap"
+)
+
+// cloning is one clone under way.
+type cloning struct {
+	s    *Service
+	who  ipc.Caller
+	req  ipc.CloneRequest
+	keys *store.Keys
+
+	place string
+	hist  *remote.History
+	cp    *remote.Logged
+	text  appText
+	about aboutText
+	spec  ipc.App
+	acc   accounts.Account // of the owner
+	made  bool             // the folder was made
+	res   ipc.CloneResult
+}
+
+// Clone makes an app from what a remote has of one, and takes it to a checkpoint. Before anything is changed it says what this host
+// lacks: an error, if the app cannot be there without it, and else a sentence of the result.
+func (s *Service) Clone(ctx context.Context, who ipc.Caller, req ipc.CloneRequest) (ipc.CloneResult, error) {
+	const op = "clone"
+	c := &cloning{s: s, who: who, req: req, res: ipc.CloneResult{Lacks: []string{}, Warnings: []string{}, DryRun: req.DryRun}}
+	err := c.find(ctx)
+	if err == nil {
+		err = c.describe()
+	}
+	if err != nil || req.DryRun {
+		c.res.App = app.WithoutSecrets(c.spec)
+		return c.res, errs.Wrap(errs.Failed, op, err)
+	}
+	err = c.make(context.WithoutCancel(ctx)) // a client that leaves does not stop it
+	return c.res, errs.Wrap(errs.Failed, op, err)
+}
+
+// find reads the remote, and finds the checkpoint in it.
+func (c *cloning) find(ctx context.Context) error {
+	if err := checkCaller(c.who, nil); err != nil {
+		return err
+	}
+	if g := c.who.Grant; g != nil && len(g.Apps) > 0 {
+		return errs.New(errs.Denied, "", "this token is for some apps only").WithHint("use a token that was made without --app")
+	}
+	keys, err := keysOf(c.req.BucketKeys)
+	if err != nil {
+		return err
+	}
+	c.keys = keys
+	ids, err := identity.Parse(c.req.Identity)
+	if err != nil {
+		return err
+	}
+	at := ipc.RemotePlace{URL: c.req.URL, Endpoint: c.req.Endpoint, Region: c.req.Region}
+	bucket, err := c.s.open(at, c.s.useBy(c.who, keys))
+	if err != nil {
+		return err
+	}
+	snap.Begin(ctx, "reading the remote's log")
+	folders, err := bucket.Folders(ctx)
+	if err != nil {
+		return err
+	}
+	var found []string
+	var closed error
+	for _, place := range remote.Places(folders) {
+		hist, err := remote.Reader{Bucket: bucket, Place: place, Identities: ids}.Read(ctx)
+		if errs.KindOf(err) == errs.Denied {
+			closed = err
+			continue // another app's, for another identity
+		}
+		if err != nil {
+			return err
+		}
+		slug := slugOf(hist)
+		if slug == "" || c.req.Source != "" && slug != c.req.Source {
+			continue
+		}
+		found = append(found, slug)
+		c.place, c.hist = place, hist
+	}
+	switch {
+	case len(found) == 0 && c.req.Source == "" && closed != nil:
+		return closed
+	case len(found) == 0 && c.req.Source != "":
+		return errs.New(errs.NotFound, "", "no app %.64q is on the remote that this identity can read", c.req.Source).WithHint("leave --app out to see which are")
+	case len(found) == 0:
+		return errs.New(errs.NotFound, "", "nothing is at %s", c.req.URL).WithHint("check the URL; `mulligan remote show` on the first host has it")
+	case len(found) > 1:
+		slices.Sort(found)
+		return errs.New(errs.Conflict, "", "several apps are on the remote: %s", strings.Join(found, ", ")).WithHint("name one with --app; of two with the same name, remove the one that is not meant, or move it to a prefix of its own")
+	}
+	return c.choose()
+}
+
+// slugOf returns the name of the app that a place is of, or "" if no checkpoint there says.
+func slugOf(h *remote.History) string {
+	for _, cp := range slices.Backward(h.Checkpoints) {
+		var text appText
+		if json.Unmarshal(cp.App, &text) == nil {
+			return text.App.Slug
+		}
+	}
+	return ""
+}
+
+// choose finds the checkpoint that was asked for.
+func (c *cloning) choose() (err error) {
+	if at := string(c.req.Checkpoint); at == "" {
+		c.cp, err = c.hist.Newest()
+	} else {
+		c.cp, err = c.hist.Find(at)
+		for i := range c.hist.Checkpoints {
+			if err != nil && len(at) >= 4 && strings.HasPrefix(c.hist.Checkpoints[i].ID, at) {
+				c.cp, err = &c.hist.Checkpoints[i], nil
+			}
+		}
+	}
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(c.cp.App, &c.text); err == nil {
+		err = json.Unmarshal(c.cp.About, &c.about)
+	}
+	if err != nil {
+		return &errs.Error{Kind: errs.Corrupt, Message: "the description of " + c.cp.ID + " on the remote is damaged", Err: err}
+	}
+	c.res.Checkpoint, c.res.MadeAt, c.res.Host = ipc.CheckpointID(c.cp.ID), c.cp.Made, c.cp.Host
+	c.res.Warnings = append(append(c.res.Warnings, c.hist.Problems...), c.hist.Warnings...)
+	return nil
+}
+
+// describe works out what the app is like on this host, and what it lacks here. Whoever could write to the bucket wrote what it works
+// from: it is held to the rules for what the caller may register.
+func (c *cloning) describe() error {
+	spec := c.text.App
+	spec.ID, spec.Fork, spec.CreatedAt = "", nil, c.s.opt.Now().UTC()
+	spec.Slug, spec.Workspace = or(c.req.Slug, spec.Slug), filepath.Clean(c.req.Dir)
+	if !filepath.IsAbs(c.req.Dir) {
+		return errs.New(errs.Invalid, "", "%q is not an absolute path", c.req.Dir)
+	}
+	if err := c.owner(&spec); err != nil {
+		return err
+	}
+	lack := func(format string, args ...any) { c.res.Lacks = append(c.res.Lacks, fmt.Sprintf(format, args...)) }
+	root := c.s.apps.Administers(c.who)
+	switch {
+	case engine.Names(spec.Unit):
+		lack("The app's containers (%s) are not here: start them, and name them with `mulligan app set unit=%s`.", spec.Unit, spec.Unit)
+		spec.Unit, spec.Engine, spec.EngineAs, spec.Volumes, spec.Containers = "", "", "", nil, nil
+	case spec.Unit != "" && !root:
+		lack("The app was run by the unit %s, and only root may name units here.", spec.Unit)
+		spec.Unit = ""
+	}
+	if spec.Domain != "" {
+		lack("The app's domain %s is not here: disks of domains cannot go to remotes yet.", spec.Domain)
+		spec.Domain, spec.URI, spec.Shutdown = "", "", ""
+	}
+	if c.text.Arch != runtime.GOARCH {
+		c.res.Warnings = append(c.res.Warnings, fmt.Sprintf("That host has another kind of processor (%s) than this one (%s): programs in the workspace may not run.", c.text.Arch, runtime.GOARCH))
+	}
+	parts, err := c.cp.Snapshots()
+	if err != nil {
+		return err
+	}
+	if !slices.ContainsFunc(parts, func(p remote.Part) bool { return p.Layer == snap.Files }) {
+		return errs.New(errs.Unsupported, "", "%s has no files on the remote", c.cp.ID).WithHint("use another checkpoint: --at CP")
+	}
+	c.res.Lacks = append(c.res.Lacks, c.cp.Left...)
+	spec.Databases, err = c.databases(spec.Databases, parts)
+	c.spec = spec
+	return err
+}
+
+func or(a, b string) string {
+	if a != "" {
+		return a
+	}
+	return b
+}
+
+// owner sets the owner of the app: the caller, or whom root names, or the user who has the name of the owner there.
+func (c *cloning) owner(spec *ipc.App) error {
+	there := spec.Owner
+	spec.Owner = c.req.Owner
+	if spec.Owner == "" && !c.s.opt.User && c.s.apps.Administers(c.who) {
+		if _, err := accounts.Lookup(there); err != nil {
+			return errs.New(errs.NotFound, "", "the app belongs to %.64s there, and this host has no such user", there).WithHint("name a user of this host with --owner")
+		}
+		spec.Owner = there
+	}
+	_, uid, err := c.s.apps.OwnerOf(c.who, *spec)
+	if err != nil {
+		return err
+	}
+	c.acc = accounts.Account{UID: -1, GID: -1}
+	if !c.s.opt.User {
+		c.acc = c.s.apps.CallerAccount(ipc.Caller{UID: uid})
+	}
+	return nil
+}
+
+// databases returns the app's databases on this host: those that the checkpoint has, with the addresses that were asked for.
+func (c *cloning) databases(there []ipc.Database, parts []remote.Part) (here []ipc.Database, err error) {
+	for _, want := range c.req.Databases {
+		if !slices.ContainsFunc(there, func(db ipc.Database) bool { return db.Name == want.Name && db.Driver == want.Driver }) {
+			return nil, errs.New(errs.NotFound, "", "the app has no %s database %q there", want.Driver, want.Name).WithHint("write --db NAME=URL for one of: %s", names(there))
+		}
+	}
+	for _, db := range there {
+		if !slices.ContainsFunc(parts, func(p remote.Part) bool { return p.Layer == layer.DbLayer(db) }) {
+			c.res.Lacks = append(c.res.Lacks, fmt.Sprintf("The database %s is not made: the checkpoint on the remote does not have it.", db.Name))
+			continue
+		}
+		if i := slices.IndexFunc(c.req.Databases, func(d ipc.Database) bool { return d.Name == db.Name }); i >= 0 {
+			db.DSN = c.req.Databases[i].DSN
+		}
+		db.DataDir, db.Unit, db.Mode, db.Chosen, db.Why = "", "", "", "", ""
+		if db.Driver == "postgres" {
+			db.Mode = "logical"
+		}
+		if db.Driver == "sqlite" && filepath.IsAbs(db.DSN) {
+			if rel, ok := strings.CutPrefix(db.DSN, c.text.App.Workspace+"/"); ok {
+				db.DSN = rel
+			}
+		}
+		here = append(here, db)
+	}
+	return here, nil
+}
+
+func names(dbs []ipc.Database) string {
+	var list []string
+	for _, db := range dbs {
+		list = append(list, db.Name)
+	}
+	return strings.Join(list, ", ")
+}
+
+// make makes the app. If that fails before the app is at the checkpoint, nothing is left of it.
+func (c *cloning) make(ctx context.Context) error {
+	made, err := c.s.apps.MakeFolder(ctx, c.acc, c.spec.Workspace)
+	if err != nil {
+		return err
+	}
+	c.made = made
+	t, a, err := c.register(ctx)
+	if err != nil {
+		if made {
+			err = errs.Also(err, c.s.apps.RemoveEmptyFolder(ctx, c.acc, c.spec.Workspace))
+		}
+		return err
+	}
+	id, err := c.bring(ctx, t, a)
+	if err == nil {
+		err = c.goTo(ctx, a, id)
+	}
+	if r := c.res.Rollback; err != nil && (r == nil || !r.RolledBack) {
+		return errs.Also(err, c.s.dropClone(ctx, t))
+	}
+	unwell := err
+	if err := c.s.finishClone(ctx, t, a); err != nil {
+		return err
+	}
+	c.s.events.WriteAudit(ctx, a.Rec(), c.who, "clone", c.cp.ID, c.res.Host, unwell, app.WithoutSecrets(a.Rec().App))
+	if c.req.TakeOver {
+		if err := c.s.takeOver(ctx, a, t); err != nil {
+			return errs.Wrap(errs.Failed, "the app is made, and the remote could not be taken over", err)
+		}
+		c.s.WakePushes()
+	}
+	c.res.App = a.View(ctx)
+	return unwell
+}
+
+// register writes the remote's record, which says that the app is being made, and then registers the app.
+func (c *cloning) register(ctx context.Context) (*target, *app.App, error) {
+	place := ipc.RemotePlace{Name: or(c.text.Remote.Name, "origin"), URL: c.req.URL, Endpoint: c.req.Endpoint, Region: c.req.Region, Recipients: c.text.Remote.Recipients}
+	if _, err := remote.ParseRecipients(place.Recipients); err != nil || !nameSyntax.MatchString(place.Name) {
+		return nil, nil, errs.New(errs.Corrupt, "", "the description of the remote in %s is damaged", c.cp.ID)
+	}
+	c.res.Remote = place.Name
+	r := store.Remote{RemotePlace: place, Place: c.place, Writer: remote.NewName(), Keys: c.keys, Added: c.s.opt.Now().UTC(), ReadOnly: true,
+		ByRoot:    !c.s.opt.User && c.s.apps.Administers(c.who),
+		Abilities: ipc.Abilities{Notes: []string{"What the key can do was not checked: `mulligan remote add` with the same name and URL does so."}},
+		Clone:     &store.Clone{Dir: c.spec.Workspace, MadeDir: c.made, OwnerUID: c.acc.UID}}
+	var t *target
+	a, err := c.s.registry.OpenClone(ctx, c.who, c.spec, func(rec store.App) error {
+		r.AppID = rec.ID
+		if err := c.s.opt.Failpoint.At("clone: register"); err != nil {
+			return err
+		}
+		if err := c.s.store.PutRemote(ctx, r); err != nil {
+			return err
+		}
+		t = newTarget(r)
+		c.s.mu.Lock()
+		defer c.s.mu.Unlock()
+		c.s.targets[key(rec.ID, r.Name)] = t
+		return nil
+	})
+	if err != nil && t != nil {
+		err = errs.Also(err, c.s.forget(ctx, t))
+	}
+	return t, a, err
+}
+
+// forget deletes the record of a remote whose app there is not.
+func (s *Service) forget(ctx context.Context, t *target) error {
+	r := t.record()
+	s.mu.Lock()
+	delete(s.targets, key(r.AppID, r.Name))
+	s.mu.Unlock()
+	return s.store.DeleteRemote(ctx, r.AppID, r.Name)
+}
+
+// bring fetches the checkpoint, and records it as one of the app's.
+func (c *cloning) bring(ctx context.Context, t *target, a *app.App) (ipc.CheckpointID, error) {
+	release, err := c.s.apps.Acquire(ctx, a, "clone", c.who)
+	if err != nil {
+		return "", err
+	}
+	defer release()
+	if err := c.s.opt.Failpoint.At("clone: fetch"); err != nil {
+		return "", err
+	}
+	contents, err := c.s.store.Contents.OfApp(a.Rec())
+	if err != nil {
+		return "", err
+	}
+	spool := filepath.Join(c.s.apps.StateDir(a.Rec().ID), "fetch")
+	if err := os.MkdirAll(spool, 0o700); err != nil {
+		return "", err
+	}
+	defer os.RemoveAll(spool) // the sweep of the app's folder removes what this leaves
+	snap.Begin(ctx, "fetching "+c.cp.ID)
+	held, err := c.hist.Fetch(ctx, &c.cp.Checkpoint, contents, spool)
+	if err != nil {
+		return "", err
+	}
+	defer held.Discard()
+	cp, err := c.imported(ctx, a)
+	if err != nil {
+		return "", err
+	}
+	c.s.naming.Lock()
+	defer c.s.naming.Unlock()
+	if cp.ID, err = c.s.freeID(ctx, ipc.CheckpointID(c.cp.ID)); err != nil {
+		return "", err
+	}
+	if err := c.s.change(ctx, t, func(r *store.Remote) {
+		clone := *r.Clone
+		clone.Checkpoint = cp.ID
+		r.Clone = &clone
+	}); err != nil {
+		return "", err
+	}
+	return cp.ID, c.s.checkpoints.Record(ctx, a, &cp, "")
+}
+
+// imported returns the checkpoint as it is to be recorded here, with the imported snapshots.
+func (c *cloning) imported(ctx context.Context, a *app.App) (cp store.Checkpoint, err error) {
+	was := c.about.Checkpoint
+	cp.AppID, cp.Ref, cp.Trigger, cp.Quiesced = a.Rec().ID, was.Ref, ipc.TriggerManual, was.Quiesced
+	cp.Running, cp.Healthy, cp.DeployID, cp.Notes = was.Running, was.Healthy, was.DeployID, was.Notes
+	if cp.Notes == nil {
+		cp.Notes = checkpoint.Optional(fmt.Sprintf("%s of %s, made %s", c.cp.ID, c.cp.Host, c.cp.Made.Format("2006-01-02 15:04 UTC")))
+	}
+	cp.Warnings = append(slices.Clone(was.Warnings), c.cp.Left...)
+	parts, err := c.cp.Snapshots()
+	if err != nil {
+		return cp, err
+	}
+	ids, announced := checkpoint.Announced(a, a.Layers())
+	if err := c.s.store.PutDisposals(ctx, announced...); err != nil {
+		return cp, err
+	}
+	for i, l := range a.Layers() {
+		at := slices.IndexFunc(parts, func(p remote.Part) bool { return p.Layer == l.Name })
+		if at < 0 {
+			continue
+		}
+		if err := c.s.opt.Failpoint.At("clone: import " + string(l.Name)); err != nil {
+			return cp, err
+		}
+		carrier, ok := snap.TransporterOf(l.Driver)
+		if !ok {
+			return cp, errs.New(errs.Unsupported, "", "%s (%s) cannot be made from a remote here", l.Name, l.About)
+		}
+		got, err := carrier.Import(ctx, parts[at].Portable, ids[i])
+		if err != nil {
+			return cp, &layer.Error{Layer: l, Err: err}
+		}
+		s := store.Snapshot{Layer: l.Name, ID: got.ID, Driver: got.Driver, Hash: got.Hash, Position: got.Position}
+		for _, t := range c.about.Layers {
+			if t.Layer == l.Name {
+				s.Quiesced, s.Position = t.Quiesced, or(s.Position, t.Position)
+			}
+		}
+		cp.Warnings = append(cp.Warnings, got.Warnings...)
+		cp.Snapshots = append(cp.Snapshots, s)
+	}
+	return cp, nil
+}
+
+var idSyntax = regexp.MustCompile(`^cp-[0-9a-f]{12,64}$`)
+
+// freeID returns the id of a checkpoint on a remote if nothing here has it, and else a new one. s.naming is locked.
+func (s *Service) freeID(ctx context.Context, id ipc.CheckpointID) (ipc.CheckpointID, error) {
+	all, err := s.store.AllCheckpoints(ctx)
+	if err != nil {
+		return "", err
+	}
+	if !idSyntax.MatchString(string(id)) || slices.ContainsFunc(all, func(cp store.Checkpoint) bool { return cp.ID == id }) {
+		return ipc.CheckpointID(records.NewID("cp-")), nil
+	}
+	return id, nil
+}
+
+// goTo takes the app to the checkpoint.
+func (c *cloning) goTo(ctx context.Context, a *app.App, id ipc.CheckpointID) error {
+	req := ipc.RollbackRequest{Reason: "clone from " + c.res.Host}
+	if c.req.NoStart && a.Unit() != nil {
+		req.Start = new(bool)
+	}
+	res, err := c.s.rollbacks.Rollback(ctx, accounts.Self(), string(a.Rec().ID), id, req, nil)
+	if len(res.Stages) > 0 {
+		c.res.Rollback = &res
+	}
+	return err
+}
+
+// finishClone records that the app is made.
+func (s *Service) finishClone(ctx context.Context, t *target, a *app.App) error {
+	if err := s.opt.Failpoint.At("clone: made"); err != nil {
+		return err
+	}
+	if err := s.change(ctx, t, func(r *store.Remote) { r.Clone = nil }); err != nil {
+		return err
+	}
+	s.registry.CloneMade(ctx, a)
+	return nil
+}
+
+// dropClone drops an app that was not made.
+func (s *Service) dropClone(ctx context.Context, t *target) error {
+	r := t.record()
+	err := s.registry.RemoveApp(ctx, accounts.Self(), string(r.AppID), true)
+	if err != nil && errs.KindOf(err) != errs.NotFound {
+		return err
+	}
+	if r.Clone.MadeDir {
+		whose := accounts.Account{UID: -1, GID: -1}
+		if r.Clone.OwnerUID > 0 {
+			whose = s.apps.CallerAccount(ipc.Caller{UID: r.Clone.OwnerUID})
+		}
+		if err := s.apps.RemoveEmptyFolder(ctx, whose, r.Clone.Dir); err != nil {
+			return err
+		}
+	}
+	return s.forget(ctx, t)
+}
+
+// FinishClones ends the clones that a crash cut short, after the apps were recovered: one whose rollback was done is finished, and of
+// the others nothing is left.
+func (s *Service) FinishClones(ctx context.Context) {
+	s.mu.Lock()
+	var list []*target
+	for _, t := range s.targets {
+		if t.rec.Clone != nil {
+			list = append(list, t)
+		}
+	}
+	s.mu.Unlock()
+	for _, t := range list {
+		if err := s.settle(ctx, t); err != nil {
+			s.opt.Log.Error("a clone that was cut short could not be ended", "app", t.record().AppID, "err", err)
+		}
+	}
+}
+
+func (s *Service) settle(ctx context.Context, t *target) error {
+	r := t.record()
+	a, err := s.apps.Find(accounts.Self(), string(r.AppID))
+	if err != nil {
+		return s.dropClone(ctx, t)
+	}
+	cps, err := s.store.Checkpoints(ctx, r.AppID)
+	if err != nil {
+		return err
+	}
+	done := slices.ContainsFunc(cps, func(cp store.Checkpoint) bool {
+		return cp.RollbackTo != "" && cp.RollbackTo == r.Clone.Checkpoint && !cp.CalledOff
+	})
+	if !done {
+		return s.dropClone(ctx, t)
+	}
+	a.AddRecovery("a clone that was cut short was finished")
+	return s.finishClone(ctx, t, a)
+}

@@ -1,0 +1,188 @@
+package offsite
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"mulligan/daemon/store"
+	"mulligan/errs"
+	"mulligan/ipc"
+	"mulligan/remote"
+	"mulligan/remote/s3store"
+)
+
+// target is a remote at run time. Safe for concurrent use.
+type target struct {
+	name string
+	busy sync.Mutex // held while something is sent, and while the remote is removed
+
+	mu      sync.Mutex
+	rec     store.Remote
+	gone    bool // it was removed
+	bucket  *s3store.Store
+	place   *remote.Place // nil: it is not open
+	read    bool          // the ledger was read, and status, sent and days are what it says
+	status  remote.Status
+	sent    map[ipc.CheckpointID]bool
+	days    map[string]bool // days of which a checkpoint was sent
+	behind  []store.Checkpoint
+	sending ipc.CheckpointID
+
+	tries    int // that ended
+	failures int // in a row
+	problem  error
+	next     time.Time     // the next try is not before
+	changed  chan struct{} // closed when a try ends
+}
+
+func newTarget(r store.Remote) *target {
+	return &target{name: r.Name, rec: r, changed: make(chan struct{})}
+}
+
+func (t *target) record() store.Remote {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.rec
+}
+
+// replace sets the record. What is opened later has the new keys.
+func (t *target) replace(r store.Remote) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.rec, t.place, t.bucket, t.next, t.failures, t.problem = r, nil, nil, time.Time{}, 0, nil
+}
+
+// end marks the remote as removed, and waits until nothing is sent to it.
+func (t *target) end() {
+	t.mu.Lock()
+	t.gone = true
+	t.mu.Unlock()
+	t.busy.Lock()
+	defer t.busy.Unlock()
+}
+
+func (t *target) has(id ipc.CheckpointID) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.sent[id]
+}
+
+// note takes over what the ledger says.
+func (t *target) note(s remote.Status) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.read, t.status, t.sent, t.days = true, s, map[ipc.CheckpointID]bool{}, map[string]bool{}
+	for _, c := range s.Sent {
+		t.sent[ipc.CheckpointID(c.ID)] = true
+		var about aboutText
+		if json.Unmarshal(c.About, &about) == nil {
+			t.days[day(about.Checkpoint.CreatedAt)] = true
+		}
+	}
+}
+
+func day(at time.Time) string { return at.UTC().Format(time.DateOnly) }
+
+// begin marks a checkpoint as being sent.
+func (t *target) begin(id ipc.CheckpointID) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.sending = id
+}
+
+// finish ends a try. After a failure the next one waits, longer each time, and for good if another host has the place.
+func (t *target) finish(err error, now time.Time, pause time.Duration) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.sending, t.problem = "", err
+	t.tries++
+	if err == nil {
+		t.failures, t.next = 0, time.Time{}
+	} else {
+		t.next = now.Add(min(pause<<min(t.failures, 20), maxPause))
+		t.failures++
+	}
+	close(t.changed)
+	t.changed = make(chan struct{})
+}
+
+// maxPause is the longest pause between two tries.
+const maxPause = 10 * time.Minute
+
+// due reports whether a try may begin.
+func (t *target) due(now time.Time) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return !t.gone && !t.rec.ReadOnly && t.rec.Clone == nil && t.status.Lost == nil && !now.Before(t.next)
+}
+
+// hurry has the next try begin without a pause, and returns how many have ended.
+func (t *target) hurry() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.next = time.Time{}
+	return t.tries
+}
+
+// since returns how tries went after so many: whether one ended, its error, and what is closed when the next one ends.
+func (t *target) since(tries int) (ended bool, problem error, changed <-chan struct{}) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.tries > tries, t.problem, t.changed
+}
+
+// words say what is wrong with the remote; "" is nothing.
+func (t *target) words() string {
+	v := t.view()
+	switch {
+	case v.State == ipc.RemoteLost:
+		return fmt.Sprintf("The remote %s gets no checkpoints any more: %s", t.name, v.Problem)
+	case v.State != ipc.RemoteFailing:
+		return ""
+	case v.BehindSince == nil:
+		return fmt.Sprintf("The remote %s cannot be written to, which is tried again at %s: %s", t.name, v.NextTry.Format("15:04:05 UTC"), v.Problem)
+	}
+	return fmt.Sprintf("The remote %s lacks %d checkpoints, the oldest of %s; they are tried again at %s: %s",
+		t.name, v.Behind, v.BehindSince.Format("2006-01-02 15:04 UTC"), v.NextTry.Format("15:04:05 UTC"), v.Problem)
+}
+
+// view returns the remote as clients see it.
+func (t *target) view() ipc.Remote {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	v := ipc.Remote{RemotePlace: t.rec.RemotePlace, AppID: t.rec.AppID, Keys: ipc.KeysDaemon, Abilities: t.rec.Abilities, AddedAt: t.rec.Added,
+		State: ipc.RemoteIdle, Checkpoints: len(t.status.Sent), Behind: len(t.behind), Packs: t.status.Packs, StoredBytes: t.status.Bytes}
+	if t.rec.Keys != nil {
+		v.Keys = ipc.KeysOwn
+	}
+	if n := len(t.behind); n > 0 {
+		v.BehindSince = &t.behind[0].CreatedAt
+	}
+	if n := len(t.status.Sent); n > 0 {
+		last := t.status.Sent[n-1]
+		v.UpTo, v.Left = ipc.CheckpointID(last.ID), slices.Clone(last.Left)
+		var about aboutText
+		if json.Unmarshal(last.About, &about) == nil {
+			v.UpToMade = &about.Checkpoint.CreatedAt
+		}
+	}
+	if t.bucket != nil {
+		u := t.bucket.Usage()
+		v.Requests, v.SentBytes = u.Requests, u.Sent
+	}
+	switch {
+	case t.rec.ReadOnly:
+		v.State = ipc.RemoteReadOnly
+	case t.status.Lost != nil:
+		v.State, v.Problem = ipc.RemoteLost, errs.Words(t.status.Lost.Err())
+	case t.sending != "":
+		v.State = ipc.RemoteSending
+	case t.problem != nil:
+		next := t.next.UTC()
+		v.State, v.Problem, v.NextTry = ipc.RemoteFailing, errs.Words(t.problem), &next
+	}
+	return v
+}

@@ -1,0 +1,205 @@
+package daemon_test
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"mulligan/daemon"
+	"mulligan/errs"
+	"mulligan/ipc"
+	"mulligan/remote/identity"
+	"mulligan/remote/s3test"
+)
+
+// bucket is a bucket of a real server, and who can read what is sent there.
+type bucket struct {
+	*s3test.Server
+	identity, recipient string
+}
+
+func newBucket(t *testing.T) *bucket {
+	t.Helper()
+	b := &bucket{Server: s3test.Start(t)}
+	var err error
+	if b.identity, b.recipient, err = identity.New(); err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func (b *bucket) url() string { return "s3://" + s3test.Bucket + "/apps" }
+
+func (b *bucket) keys() ipc.BucketKeys {
+	return ipc.BucketKeys{AccessKey: s3test.Key, SecretKey: s3test.Secret}
+}
+
+func (b *bucket) request() ipc.RemoteRequest {
+	return ipc.RemoteRequest{BucketKeys: b.keys(), RemotePlace: ipc.RemotePlace{
+		Name: "backup", URL: b.url(), Endpoint: b.Endpoint, Region: "us-east-1", Recipients: []string{b.recipient},
+	}}
+}
+
+func (b *bucket) clone(dir string) ipc.CloneRequest {
+	return ipc.CloneRequest{URL: b.url(), Endpoint: b.Endpoint, Region: "us-east-1", BucketKeys: b.keys(), Identity: b.identity, Dir: dir}
+}
+
+// add adds the bucket as a remote of the app, to which checkpoints go by themselves.
+func (b *bucket) add(t *testing.T, d *daemon.Daemon) {
+	t.Helper()
+	if _, err := d.SetApp(t.Context(), root, "shop", ipc.AppChange{Remoting: &ipc.Remoting{Auto: ipc.RemoteAll}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.AddRemote(t.Context(), root, "shop", b.request()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// caughtUp waits until all checkpoints are on the remote.
+func caughtUp(t *testing.T, d *daemon.Daemon) ipc.Remote {
+	t.Helper()
+	var r ipc.Remote
+	waitFor(t, "all checkpoints are on the remote", func() bool {
+		var err error
+		r, err = d.Remote(t.Context(), root, "shop", "backup")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r.Behind == 0 && r.State == ipc.RemoteIdle && r.Checkpoints > 0
+	})
+	return r
+}
+
+// TestRemote: checkpoints go to a remote by themselves, and another daemon makes the app from what is there, at any of them. Then work
+// goes on there, and the first daemon stops writing.
+func TestRemote(t *testing.T) {
+	b, w := newBucket(t), newWorld(t, nil)
+	d := w.open(t)
+	t.Cleanup(func() { w.close(t, d) })
+	b.add(t, d)
+	var ids []ipc.CheckpointID
+	for _, word := range []string{"one", "two", "three"} {
+		w.set(t, word)
+		cp, err := d.Create(t.Context(), root, "shop", ipc.CreateRequest{Pinned: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids = append(ids, cp.ID)
+	}
+	r := caughtUp(t, d)
+	if r.UpTo != ids[2] || r.Checkpoints != 3 || r.Keys != ipc.KeysOwn || len(r.Left) > 0 || r.Problem != "" || !r.Abilities.Delete {
+		t.Errorf("%+v", r)
+	}
+	for _, path := range b.Files(t) {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, secret := range []string{"file1", "three", "shop", "CREATE TABLE", w.dir} {
+			if bytes.Contains(data, []byte(secret)) || strings.Contains(strings.TrimPrefix(path, os.TempDir()), secret+"/") {
+				t.Errorf("%s holds %q", path, secret)
+			}
+		}
+	}
+
+	second := world{dir: worldDir(t), at: filepath.Join(worldDir(t), "clone")}
+	there := second.open(t)
+	t.Cleanup(func() { second.close(t, there) })
+	req := b.clone(second.at)
+	req.Checkpoint = ids[1]
+	req.NoStart = true // its command is of the first world
+	res, err := there.Clone(t.Context(), root, req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if word, err := second.oneWord(); err != nil || word != "two" || res.Checkpoint != ids[1] || res.App.Slug != "shop" || len(res.Lacks) > 0 || len(res.Rollback.Stages) != 6 || !res.Rollback.Verification.Match {
+		t.Fatalf("%q %v %+v", word, err, res)
+	}
+	if _, err := there.Clone(t.Context(), root, req); errs.KindOf(err) != errs.Conflict {
+		t.Errorf("a folder that is not empty: %v", err)
+	}
+	if _, err := there.Push(t.Context(), root, "shop", ipc.PushRequest{Wait: true}); errs.KindOf(err) != errs.Conflict || !strings.Contains(errs.HintOf(err), "--take-over") {
+		t.Errorf("a push before the remote is taken over: %v", err)
+	}
+	list, err := there.Push(t.Context(), root, "shop", ipc.PushRequest{Wait: true, TakeOver: true})
+	if err != nil || list.Remotes[0].UpTo == "" {
+		t.Fatalf("%+v %v", list, err)
+	}
+	_, err = d.Push(t.Context(), root, "shop", ipc.PushRequest{Wait: true, Checkpoints: ids[:1]})
+	if err != nil { // it is there already
+		t.Error(err)
+	}
+	w.set(t, "four")
+	if _, err := d.Create(t.Context(), root, "shop", ipc.CreateRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, "the first daemon says that another one writes", func() bool {
+		return slices.ContainsFunc(d.Status(root).Problems, func(p string) bool { return strings.Contains(p, "another host writes to this remote") })
+	})
+}
+
+// TestRemoteAway: while the server is down checkpoints are made as ever, and status says what is not sent. When it is back, or the daemon
+// was restarted meanwhile, they are sent.
+func TestRemoteAway(t *testing.T) {
+	b, w := newBucket(t), newWorld(t, nil)
+	opt := w.options()
+	opt.UpkeepEvery = 20e6
+	d := w.openAs(t, opt)
+	b.add(t, d)
+	b.Kill(t)
+	cp, err := d.Create(t.Context(), root, "shop", ipc.CreateRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, "status says that the remote lacks it", func() bool {
+		return slices.ContainsFunc(d.Status(root).Problems, func(p string) bool {
+			return strings.Contains(p, "The remote backup lacks 1 checkpoints") && strings.Contains(p, "does not answer")
+		})
+	})
+	if lag := d.Lag(); lag.Failing != 1 || lag.Checkpoints != 1 {
+		t.Errorf("%+v", lag)
+	}
+	w.close(t, d)
+	b.Up(t)
+	d = w.openAs(t, opt)
+	defer func() { w.close(t, d) }()
+	if r := caughtUp(t, d); r.UpTo != cp.ID || len(d.Status(root).Problems) > 0 {
+		t.Errorf("%+v %v", r, d.Status(root).Problems)
+	}
+}
+
+// TestRemoteRefused: what cannot be a remote is refused with a sentence, and leaves nothing.
+func TestRemoteRefused(t *testing.T) {
+	b, w := newBucket(t), newWorld(t, nil)
+	d := w.open(t)
+	defer w.close(t, d)
+	for _, try := range []struct {
+		what   string
+		change func(*ipc.RemoteRequest)
+		kind   errs.Kind
+		says   string
+	}{
+		{"a URL of something else", func(r *ipc.RemoteRequest) { r.URL = "https://example.com" }, errs.Invalid, "not the URL of a remote"},
+		{"a prefix that leaves", func(r *ipc.RemoteRequest) { r.URL += "/../other" }, errs.Invalid, "not the URL of a remote"},
+		{"an endpoint that is none", func(r *ipc.RemoteRequest) { r.Endpoint = "ftp://x" }, errs.Invalid, "not the URL of an S3 server"},
+		{"a name with a slash", func(r *ipc.RemoteRequest) { r.Name = "../x" }, errs.Invalid, "cannot be the name"},
+		{"no recipient", func(r *ipc.RemoteRequest) { r.Recipients = nil }, errs.Invalid, "needs a recipient"},
+		{"half of the keys", func(r *ipc.RemoteRequest) { r.SecretKey = "" }, errs.Invalid, "go together"},
+		{"no keys", func(r *ipc.RemoteRequest) { r.BucketKeys = ipc.BucketKeys{} }, errs.Denied, "no credentials"},
+		{"a wrong key", func(r *ipc.RemoteRequest) { r.SecretKey = "wrong" }, errs.Denied, "403"},
+		{"no bucket", func(r *ipc.RemoteRequest) { r.URL = "s3://nowhere" }, errs.NotFound, "NoSuchBucket"},
+		{"a port where nobody listens", func(r *ipc.RemoteRequest) { r.Endpoint = "http://127.0.0.1:1" }, errs.Unavailable, "does not answer"},
+	} {
+		req := b.request()
+		try.change(&req)
+		if _, err := d.AddRemote(t.Context(), root, "shop", req); errs.KindOf(err) != try.kind || !strings.Contains(errs.Words(err), try.says) {
+			t.Errorf("%s: %v", try.what, err)
+		}
+	}
+	if list, err := d.Remotes(t.Context(), root, "shop"); err != nil || len(list.Remotes) > 0 {
+		t.Errorf("%+v %v", list, err)
+	}
+}

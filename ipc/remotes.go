@@ -1,0 +1,160 @@
+package ipc
+
+import (
+	"context"
+	"net/http"
+	"time"
+)
+
+// RemotePlace says where a remote of an app is: a place in a bucket of an S3-compatible server.
+type RemotePlace struct {
+	Name     string `json:"name"`               // unique among the app's remotes
+	URL      string `json:"url"`                // s3://BUCKET/PREFIX
+	Endpoint string `json:"endpoint,omitempty"` // URL of the server; empty: AWS
+	Region   string `json:"region,omitempty"`   // empty: the server is asked
+	// Recipients are who can read what is sent, as age1…; this host cannot.
+	Recipients []string `json:"recipients,omitempty"`
+}
+
+// BucketKeys are the credentials for a bucket. They are sent to the daemon, and never back.
+type BucketKeys struct {
+	AccessKey    string `json:"access_key,omitempty"` // empty: those of the daemon's configuration
+	SecretKey    string `json:"secret_key,omitempty"`
+	SessionToken string `json:"session_token,omitempty"`
+}
+
+// RemoteRequest adds a remote to an app. If the app has one of this name at this URL, it gets the new keys and recipients.
+type RemoteRequest struct {
+	RemotePlace
+	BucketKeys
+}
+
+// Abilities says what a key can do in a bucket, as a check found.
+type Abilities struct {
+	Delete bool     `json:"delete"` // objects can be deleted
+	Lock   bool     `json:"lock"`   // the bucket locks objects for a time
+	Notes  []string `json:"notes"`  // the same in whole sentences
+}
+
+// Remote is a remote of an app, and how far it is behind.
+type Remote struct {
+	RemotePlace
+	AppID     AppID     `json:"app_id"`
+	Keys      string    `json:"keys"` // whose credentials are used: KeysOwn or KeysDaemon
+	Abilities Abilities `json:"abilities"`
+	AddedAt   time.Time `json:"added_at"`
+	State     string    `json:"state"` // RemoteIdle, RemoteSending, RemoteFailing, RemoteLost or RemoteReadOnly
+
+	Checkpoints int `json:"checkpoints"` // that this host sent
+	// UpTo is the newest checkpoint that is whole on the remote, and UpToMade the time at which it was made.
+	UpTo     CheckpointID `json:"up_to,omitempty"`
+	UpToMade *time.Time   `json:"up_to_made,omitempty"`
+	// Behind is the number of checkpoints that are to be sent and are not there yet, and BehindSince when the oldest of them was made.
+	Behind      int        `json:"behind"`
+	BehindSince *time.Time `json:"behind_since,omitempty"`
+	Left        []string   `json:"left,omitempty"`     // what the newest checkpoint there lacks, in whole sentences
+	Problem     string     `json:"problem,omitempty"`  // why the last try failed, in a whole sentence
+	NextTry     *time.Time `json:"next_try,omitempty"` // after a failure
+	Packs       int        `json:"packs"`              // that this host sent
+	StoredBytes int64      `json:"stored_bytes"`       // of all that this host sent
+	Requests    int64      `json:"requests"`           // to the server, since the daemon's start
+	SentBytes   int64      `json:"sent_bytes"`         // since the daemon's start
+}
+
+// Whose credentials are used for a remote.
+const (
+	KeysOwn    = "own"    // those that were given when it was added
+	KeysDaemon = "daemon" // those of the daemon's configuration
+)
+
+// The states of a remote.
+const (
+	RemoteIdle     = "idle"
+	RemoteSending  = "sending"
+	RemoteFailing  = "failing"   // the last try failed, and is repeated
+	RemoteLost     = "lost"      // another host writes to it
+	RemoteReadOnly = "read-only" // the app was cloned from it, and this host does not write to it
+)
+
+// When checkpoints go to an app's remotes by themselves.
+const (
+	RemoteAll    = "all"    // each one after it was made
+	RemotePinned = "pinned" // those that are pinned
+	RemoteDaily  = "daily"  // the first of each day, by UTC
+)
+
+// Remoting says how an app uses its remotes.
+type Remoting struct {
+	Auto string `json:"auto,omitempty"` // RemoteAll, RemotePinned, RemoteDaily, or empty: by hand only
+}
+
+// RemoteList is an answer that lists the remotes of an app.
+type RemoteList struct {
+	Remotes []Remote `json:"remotes"`
+}
+
+// PushRequest asks to send checkpoints to the app's remotes.
+type PushRequest struct {
+	Checkpoints []CheckpointID `json:"checkpoints,omitempty"` // empty: the newest
+	Remote      string         `json:"remote,omitempty"`      // empty: all
+	Wait        bool           `json:"wait,omitempty"`        // answer when they are there; else they are sent in the background
+	// TakeOver makes this host the one that writes to the remote. Another host that does stops, and everything is sent again.
+	TakeOver bool `json:"take_over,omitempty"`
+}
+
+// CloneRequest makes an app on this host from a remote.
+type CloneRequest struct {
+	URL      string `json:"url"`
+	Endpoint string `json:"endpoint,omitempty"`
+	Region   string `json:"region,omitempty"`
+	BucketKeys
+	Identity   string       `json:"identity"`             // text of an identity file
+	Source     string       `json:"source,omitempty"`     // slug of the app on the remote; empty: the only one
+	Slug       string       `json:"slug,omitempty"`       // of the app here; empty: as there
+	Dir        string       `json:"dir"`                  // workspace: absolute; it must not exist, or be empty
+	Owner      string       `json:"owner,omitempty"`      // empty: the caller, or for root the owner there
+	Checkpoint CheckpointID `json:"checkpoint,omitempty"` // or the beginning of its id; empty: the newest
+	Databases  []Database   `json:"databases,omitempty"`  // replace those of the same names
+	TakeOver   bool         `json:"take_over,omitempty"`  // this host writes to the remote from now on
+	NoStart    bool         `json:"no_start,omitempty"`
+	DryRun     bool         `json:"dry_run,omitempty"` // only say what would be done, and what this host lacks
+}
+
+// CloneResult is the receipt of a clone.
+type CloneResult struct {
+	App        App             `json:"app"`
+	Checkpoint CheckpointID    `json:"checkpoint"` // on the remote
+	MadeAt     time.Time       `json:"made_at"`    // the checkpoint
+	Host       string          `json:"host"`       // that sent it
+	Remote     string          `json:"remote"`     // name of the app's remote here
+	Lacks      []string        `json:"lacks"`      // what the app has less than there, in whole sentences
+	Warnings   []string        `json:"warnings"`
+	Rollback   *RollbackResult `json:"rollback"` // null for a dry run
+	DryRun     bool            `json:"dry_run,omitempty"`
+}
+
+// Remotes lists the remotes of an app.
+func (c *Client) Remotes(ctx context.Context, app string) (RemoteList, error) {
+	return askApp[RemoteList](ctx, c, http.MethodGet, app, nil, nil, "remotes")
+}
+
+// AddRemote adds a remote to an app, after checking it.
+func (c *Client) AddRemote(ctx context.Context, app string, req RemoteRequest) (Remote, error) {
+	return askApp[Remote](ctx, c, http.MethodPost, app, nil, req, "remotes")
+}
+
+// RemoveRemote forgets a remote of an app. What is there stays.
+func (c *Client) RemoveRemote(ctx context.Context, app, name string) error {
+	_, err := askApp[nothing](ctx, c, http.MethodDelete, app, nil, nil, "remotes", name)
+	return err
+}
+
+// Push sends checkpoints to the app's remotes.
+func (c *Client) Push(ctx context.Context, app string, req PushRequest) (RemoteList, error) {
+	return askApp[RemoteList](ctx, c, http.MethodPost, app, nil, req, "push")
+}
+
+// Clone makes an app from a remote.
+func (c *Client) Clone(ctx context.Context, req CloneRequest) (CloneResult, error) {
+	return ask[CloneResult](ctx, c, http.MethodPost, "/api/clone", req)
+}
