@@ -116,7 +116,10 @@ type town struct {
 	tried       int
 }
 
-func newTown(t *testing.T) *town {
+func newTown(t *testing.T) *town { return newTownWith(t) }
+
+// newTownWith is newTown, whose daemon has credentials for buckets.
+func newTownWith(t *testing.T, buckets ...daemon.Bucket) *town {
 	testkit.Need(t, "root")
 	dir, err := os.MkdirTemp("/var/tmp", "town")
 	if err != nil {
@@ -133,7 +136,7 @@ func newTown(t *testing.T) *town {
 			t.Fatal(err)
 		}
 	}
-	s := serveTCP(t, daemon.Options{Guests: &daemon.Guests{User: "nobody", Dir: filepath.Join(dir, "guests")}})
+	s := serveTCP(t, daemon.Options{Buckets: buckets, UpkeepEvery: 50 * time.Millisecond, Guests: &daemon.Guests{User: "nobody", Dir: filepath.Join(dir, "guests")}})
 	tw := &town{served: s, dir: dir, socket: filepath.Join(dir, "s"), people: map[string]*person{}}
 	l, err := ipc.Listen(tw.socket, 0o666)
 	if err != nil {

@@ -23,7 +23,14 @@ type bucket struct {
 
 func newBucket(t *testing.T) *bucket {
 	t.Helper()
-	b := &bucket{Server: s3test.Start(t)}
+	b := newIdentity(t)
+	b.Server = s3test.Start(t)
+	return b
+}
+
+func newIdentity(t *testing.T) *bucket {
+	t.Helper()
+	b := &bucket{}
 	var err error
 	if b.identity, b.recipient, err = identity.New(); err != nil {
 		t.Fatal(err)

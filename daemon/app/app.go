@@ -96,7 +96,7 @@ func (a *App) NoteSize(words []string) {
 }
 
 // NoteRemotes sets what is wrong with the app's remotes, one sentence each. Problems reports it.
-func (a *App) NoteRemotes(words []string) {
+func NoteRemotes(a *App, words []string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.remotes = words

@@ -31,6 +31,7 @@ type Config struct {
 	StopTimeout time.Duration // how long an app may take to stop
 	QuietGap    time.Duration // after which a write begins a turn that nobody announced
 	Titles      bool          // apps may keep the first words of prompts
+	Buckets     []Bucket      // with credentials, for the remotes of apps
 	RehearseMax int64         // size in bytes of the largest database whose restore is rehearsed; 0 means none
 }
 
@@ -57,6 +58,13 @@ type Guests struct {
 	Quota Quota  // of each guest
 }
 
+// Bucket is a bucket of an S3-compatible server, or a part of one, with credentials.
+type Bucket struct {
+	URL, Endpoint, Region string
+	AccessKey, SecretKey  string
+	Users                 []string // who may use it beside root
+}
+
 // Flags are the values of the command line; "" means that a flag was not given.
 type Flags struct {
 	Config, StateDir, Socket, HTTP, LogLevel string
@@ -64,20 +72,21 @@ type Flags struct {
 
 // file has the keys of mulligand.toml.
 type file struct {
-	Socket      string   `toml:"socket"`
-	StateDir    string   `toml:"state_dir"`
-	HTTP        string   `toml:"http"`
-	TLSCert     string   `toml:"tls_cert"`
-	TLSKey      string   `toml:"tls_key"`
-	Hosts       []string `toml:"hosts"`
-	LogLevel    string   `toml:"log_level"`
-	StopTimeout string   `toml:"stop_timeout"`
-	QuietGap    string   `toml:"quiet_gap"`
-	Titles      bool     `toml:"titles"`
-	Limits      limits   `toml:"limits"`
-	Quota       quota    `toml:"quota"`
-	Guests      guests   `toml:"guests"`
-	Rehearse    rehearse `toml:"rehearse"`
+	Socket      string    `toml:"socket"`
+	StateDir    string    `toml:"state_dir"`
+	HTTP        string    `toml:"http"`
+	TLSCert     string    `toml:"tls_cert"`
+	TLSKey      string    `toml:"tls_key"`
+	Hosts       []string  `toml:"hosts"`
+	LogLevel    string    `toml:"log_level"`
+	StopTimeout string    `toml:"stop_timeout"`
+	QuietGap    string    `toml:"quiet_gap"`
+	Titles      bool      `toml:"titles"`
+	Limits      limits    `toml:"limits"`
+	Quota       quota     `toml:"quota"`
+	Guests      guests    `toml:"guests"`
+	Rehearse    rehearse  `toml:"rehearse"`
+	Buckets     []*bucket `toml:"bucket"`
 }
 
 type rehearse struct {
@@ -147,7 +156,7 @@ func (s *settings) read() error {
 func (s *settings) config(user bool) (Config, error) {
 	c := Config{User: user, File: s.paths.file, AppsDir: s.paths.apps()}
 	for _, set := range []func(*Config) error{
-		s.setStateDir, s.setSocket, s.setHTTP, s.setLogLevel, s.setTimes, s.setLimits, s.setQuota, s.setGuests, s.setRehearse,
+		s.setStateDir, s.setSocket, s.setHTTP, s.setLogLevel, s.setTimes, s.setLimits, s.setQuota, s.setGuests, s.setRehearse, s.setBuckets,
 	} {
 		if err := set(&c); err != nil {
 			return Config{}, err

@@ -27,6 +27,13 @@ func TestReference(t *testing.T) {
 
 		"rehearse.max_bytes": {Doc: "databases up to this size, as their servers tell it, are rehearsed; `0` switches rehearsals off"},
 
+		"bucket.url":        {Doc: "`s3://BUCKET/PREFIX`: remotes in it, at any place below the prefix, may use the credentials. Required", Default: "–"},
+		"bucket.endpoint":   {Doc: "the URL of the server; the credentials are sent to no other", Default: "AWS"},
+		"bucket.region":     {Doc: "the bucket's region", Default: "the server is asked"},
+		"bucket.access_key": {Doc: "the key. Required", Default: "–"},
+		"bucket.secret_key": {Doc: "its secret; the file must not be readable by everybody. Required", Default: "–"},
+		"bucket.users":      {Doc: "the users whose apps may use the credentials, beside root's", Default: "none"},
+
 		"guests.allow": {Doc: "whether callers on TCP may name themselves by `X-Guest-Id`"},
 		"guests.user":  {Doc: "whose rights guests' apps have; not root"},
 		"guests.dir":   {Doc: "each guest's folders are below `DIR/ID`"},
@@ -57,6 +64,7 @@ Flags: ` + "`--user`, `--config FILE`, `--state-dir DIR`, `--socket PATH`, `--ht
 
 A *text* is quoted; *texts* are a list of them; a *time* is a text like ` + "`\"90s\"`" + `; a *size* is a number of bytes, or a text like ` + "`\"20GiB\"`" + `.
 Paths are absolute.`,
+		"bucket": "## [[bucket]]\n\nOne table for each bucket that the daemon has credentials for. [Remotes](../how-to/remote.md) whose users have none of their own use them.",
 		"limits": "## [limits]\n\nA workspace that holds more is refused.",
 		"rehearse": "## [rehearse]\n\nAfter the first checkpoint of a Postgres (mode logical), MySQL or MariaDB database, and after one whose schema is another than before, the daemon restores it once in the background: beside the\n" +
 			"live database, on the same server, compares the two and drops the copy. It takes the size of the database on the server for as long as that lasts, one database at a time, and ends at once when an\n" +

@@ -316,7 +316,7 @@ func (c *cloning) register(ctx context.Context) (*target, *app.App, error) {
 		if err := c.s.opt.Failpoint.At("clone: register"); err != nil {
 			return err
 		}
-		if err := c.s.store.PutRemote(ctx, r); err != nil {
+		if err := store.PutRemote(ctx, c.s.store.Store, r); err != nil {
 			return err
 		}
 		t = newTarget(r)
@@ -337,7 +337,7 @@ func (s *Service) forget(ctx context.Context, t *target) error {
 	s.mu.Lock()
 	delete(s.targets, key(r.AppID, r.Name))
 	s.mu.Unlock()
-	return s.store.DeleteRemote(ctx, r.AppID, r.Name)
+	return store.DeleteRemote(ctx, s.store.Store, r.AppID, r.Name)
 }
 
 // bring fetches the checkpoint, and records it as one of the app's.

@@ -62,7 +62,7 @@ func New(opt *settings.Options, store *records.Records, ev *events.Events, apps 
 
 // LoadRemotes reads the remotes' records. It must be called before all others.
 func (s *Service) LoadRemotes(ctx context.Context) error {
-	list, err := s.store.Remotes(ctx)
+	list, err := store.Remotes(ctx, s.store.Store)
 	for _, r := range list {
 		s.targets[key(r.AppID, r.Name)] = newTarget(r)
 	}
@@ -211,7 +211,7 @@ func (s *Service) add(ctx context.Context, who ipc.Caller, a *app.App, req ipc.R
 		return nil, err
 	}
 	r.Abilities = abilities(found)
-	if err := s.store.PutRemote(ctx, r); err != nil {
+	if err := store.PutRemote(ctx, s.store.Store, r); err != nil {
 		return nil, err
 	}
 	if old != nil {
@@ -251,7 +251,7 @@ func (s *Service) RemoveRemote(ctx context.Context, who ipc.Caller, ref, name st
 		return errs.New(errs.Busy, op, "%s is being made from this remote", a.Rec().Slug).WithHint("wait for the clone to end")
 	}
 	t.end() // waits until nothing is sent
-	if err := s.store.DeleteRemote(ctx, a.Rec().ID, name); err != nil {
+	if err := store.DeleteRemote(ctx, s.store.Store, a.Rec().ID, name); err != nil {
 		return errs.Wrap(errs.Failed, op, err)
 	}
 	s.mu.Lock()

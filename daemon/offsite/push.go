@@ -112,7 +112,7 @@ func (s *Service) noteProblems(a *app.App) {
 			words = append(words, w)
 		}
 	}
-	a.NoteRemotes(words)
+	app.NoteRemotes(a, words)
 }
 
 // reach opens the place of a remote.
@@ -225,7 +225,7 @@ func (s *Service) change(ctx context.Context, t *target, f func(*store.Remote)) 
 	defer t.mu.Unlock()
 	r := t.rec
 	f(&r)
-	if err := s.store.PutRemote(ctx, r); err != nil {
+	if err := store.PutRemote(ctx, s.store.Store, r); err != nil {
 		return err
 	}
 	t.rec = r

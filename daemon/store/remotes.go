@@ -41,7 +41,7 @@ type Keys struct {
 }
 
 // PutRemote inserts a remote, or replaces its record.
-func (s *Store) PutRemote(ctx context.Context, r Remote) error {
+func PutRemote(ctx context.Context, s *Store, r Remote) error {
 	body, err := json.Marshal(r)
 	if err != nil {
 		return err
@@ -54,7 +54,7 @@ func (s *Store) PutRemote(ctx context.Context, r Remote) error {
 }
 
 // Remotes returns all remotes, by app and name.
-func (s *Store) Remotes(ctx context.Context) ([]Remote, error) {
+func Remotes(ctx context.Context, s *Store) ([]Remote, error) {
 	return query(ctx, s.r, `SELECT body, `+intact("remotes")+` FROM remotes ORDER BY app_id, name`, func(rows *sql.Rows) (r Remote, err error) {
 		var body string
 		var whole bool
@@ -69,7 +69,7 @@ func (s *Store) Remotes(ctx context.Context) ([]Remote, error) {
 }
 
 // DeleteRemote deletes the record of a remote.
-func (s *Store) DeleteRemote(ctx context.Context, app ipc.AppID, name string) error {
+func DeleteRemote(ctx context.Context, s *Store, app ipc.AppID, name string) error {
 	return s.tx(ctx, func(tx *sql.Tx) error {
 		_, err := tx.ExecContext(ctx, `DELETE FROM remotes WHERE app_id = ? AND name = ?`, app, name)
 		return err

@@ -45,6 +45,7 @@ func filled(t *testing.T) (*Store, string) {
 	check(t, err)
 	check(t, s.PutToken(ctx, Token{Token: ipc.Token{ID: "tok-1"}, Hash: []byte{1}}))
 	check(t, s.PutDisposals(ctx, Disposal{Kind: DisposeSnapshot, ID: "fs-9", AppID: "app-1", Layer: snap.Files, Cause: "a test"}))
+	check(t, PutRemote(ctx, s, Remote{AppID: "app-1", RemotePlace: ipc.RemotePlace{Name: "backup"}}))
 	for range 3 {
 		check(t, s.Audit(ctx, ipc.AuditEntry{AppID: "app-1", Action: "create", Result: "ok"}))
 	}
@@ -61,6 +62,7 @@ var readAll = map[string]func(context.Context, *Store) error{
 	"tokens":        func(ctx context.Context, s *Store) error { _, err := s.Tokens(ctx); return err },
 	"conversations": func(ctx context.Context, s *Store) error { _, err := s.Pointer(ctx, "app-1", "c"); return err },
 	"own_writes":    func(ctx context.Context, s *Store) error { _, err := s.OwnWrites(ctx, "app-1"); return err },
+	"remotes":       func(ctx context.Context, s *Store) error { _, err := Remotes(ctx, s); return err },
 	"disposals":     func(ctx context.Context, s *Store) error { _, err := s.Disposals(ctx); return err },
 }
 

@@ -28,13 +28,13 @@ type settler struct {
 	first   string // path of one of them
 }
 
-// settle returns the hash of the settled manifest, with warnings about what was changed. It adds new nodes to b.
-func (d *Driver) settle(ctx context.Context, b *cas.Batch, m *manifest.Manifest) (h snap.Hash, warnings []string, err error) {
-	r := d.cfg.Reader
+// settleOwner returns the hash of the settled manifest, with warnings about what was changed. It adds new nodes to b.
+func settleOwner(ctx context.Context, cfg *Config, b *cas.Batch, m *manifest.Manifest) (h snap.Hash, warnings []string, err error) {
+	r := cfg.Reader
 	if os.Geteuid() == 0 && r.UID <= 0 {
 		return m.Hash, nil, nil
 	}
-	s := &settler{ctx: ctx, m: m, b: b, owner: rights.FileOwnerOf(r, d.cfg.Owner, 0), done: map[snap.Hash]snap.Hash{}}
+	s := &settler{ctx: ctx, m: m, b: b, owner: rights.FileOwnerOf(r, cfg.Owner, 0), done: map[snap.Hash]snap.Hash{}}
 	if s.groups, err = groupsOf(r); err != nil {
 		return h, nil, err
 	}

@@ -56,7 +56,7 @@ func (d *Driver) Import(ctx context.Context, p snap.Portable, as snap.SnapshotID
 	if err != nil {
 		return s, workspace.Wrap(errs.Corrupt, op, err)
 	}
-	hash, changed, err := d.settle(ctx, b, m)
+	hash, changed, err := settleOwner(ctx, &d.cfg, b, m)
 	if err != nil {
 		return s, workspace.Wrap(errs.Failed, op, err)
 	}
