@@ -31,6 +31,7 @@ type fate struct {
 	Word    string // the state that a bisect finds
 	Step    int    // counted from 1; 0: none
 	Kind    string // count steps of this kind only; "": all
+	Clone   ipc.CloneRequest
 }
 
 // operations are those that are cut short.
@@ -97,6 +98,10 @@ func (f fate) run(ctx context.Context, d *daemon.Daemon) (err error) {
 		_, err = d.Revert(ctx, root, "shop", ipc.RevertRequest{CallID: "call"})
 	case "prune":
 		_, err = d.Prune(ctx, root, "shop", false)
+	case "push":
+		_, err = d.Push(ctx, root, "shop", ipc.PushRequest{Wait: true})
+	case "clone":
+		_, err = d.Clone(ctx, root, f.Clone)
 	case "fork":
 		_, err = d.Fork(ctx, root, "shop", ipc.ForkRequest{CheckpointID: f.Target, Name: "tried"})
 	case "keep":
