@@ -223,4 +223,3 @@ func TestCloneGivesNoRights(t *testing.T) {
 		t.Errorf("%q %v", text, err)
 	}
 }
-

@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"github.com/creack/pty"
+
+	"mulligan/remote/s3test"
 	"mulligan/testkit"
 )
 
@@ -26,7 +28,7 @@ import (
 // line of … for any lines. A comment <!-- before … --> holds commands that set
 // the stage, and a command that ends in "# exit N" ends so.
 func TestExamples(t *testing.T) {
-	for _, page := range []string{"../README.md", "tutorial.md", "how-to/agents.md", "how-to/dev-container.md", "how-to/rescue.md"} {
+	for _, page := range []string{"../README.md", "tutorial.md", "how-to/agents.md", "how-to/dev-container.md", "how-to/rescue.md", "how-to/remote.md"} {
 		t.Run(filepath.Base(page), func(t *testing.T) {
 			text, err := os.ReadFile(page)
 			if err != nil {
@@ -35,6 +37,13 @@ func TestExamples(t *testing.T) {
 			steps := parse(string(text))
 			if len(steps) == 0 {
 				t.Fatal("there is no example on it")
+			}
+			if strings.Contains(string(text), "s3://"+s3test.Bucket) { // the page is about a bucket
+				server := s3test.Start(t)
+				t.Setenv("AWS_ENDPOINT_URL_S3", server.Endpoint)
+				t.Setenv("AWS_REGION", "us-east-1")
+				t.Setenv("AWS_ACCESS_KEY_ID", s3test.Key)
+				t.Setenv("AWS_SECRET_ACCESS_KEY", s3test.Secret)
 			}
 			sh := newShell(t)
 			for _, s := range steps {
@@ -120,6 +129,9 @@ func newShell(t *testing.T) *shell {
 	}
 	if err := pty.Setsize(terminal, &pty.Winsize{Rows: 50, Cols: 130}); err != nil {
 		t.Fatal(err)
+	}
+	for _, name := range []string{"AWS_ENDPOINT_URL_S3", "AWS_REGION", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"} {
+		env = append(env, name+"="+os.Getenv(name))
 	}
 	cmd := exec.Command("bash", "--noprofile", "--norc")
 	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = "..", env, tty, tty

@@ -172,34 +172,43 @@ func (s *Set) RemakeWorkspace(ctx context.Context, rec store.App) (made bool, er
 	return true, nil
 }
 
-// MakeFolder makes an empty folder for a clone, with the rights of its owner, or accepts an empty one that is there. made says which.
-func (s *Set) MakeFolder(ctx context.Context, acc accounts.Account, path string) (made bool, err error) {
-	made, err = emptyFolder.Call(ctx, acc.User(), path)
+// FreeFolder returns whether the folder at path would have to be made for a clone, with the rights of its owner; if not, an empty one is there.
+// With do, it makes the folder.
+func (s *Set) FreeFolder(ctx context.Context, acc accounts.Account, path string, do bool) (missing bool, err error) {
+	missing, err = freeFolder.Call(ctx, acc.User(), wantedFolder{path, do})
 	if err != nil && errs.KindOf(err) == errs.Internal {
-		return false, (&errs.Error{Kind: errs.Failed, Message: "the folder " + path + " cannot be made", Err: err}).
+		return missing, (&errs.Error{Kind: errs.Failed, Message: "the folder " + path + " cannot be made", Err: err}).
 			WithHint("choose another, or make an empty one that belongs to the app's owner")
 	}
-	return made, err
+	return missing, err
 }
 
-// emptyFolder creates the folder at path unless there is an empty one. No link is followed on the way to its parent.
-var emptyFolder = privsep.Define("daemon.emptyFolder", func(_ context.Context, path string) (made bool, err error) {
-	parent, err := beneath.Open(filepath.Dir(path))
+// wantedFolder is a folder that a clone needs. Make has it made.
+type wantedFolder struct {
+	Path string
+	Make bool
+}
+
+// freeFolder looks for an empty folder, and may make one. No link is followed on the way to its parent.
+var freeFolder = privsep.Define("daemon.freeFolder", func(_ context.Context, f wantedFolder) (missing bool, err error) {
+	parent, err := beneath.Open(filepath.Dir(f.Path))
 	if err != nil {
 		return false, err
 	}
 	defer parent.Close()
-	err = unix.Mkdirat(parent.FD(), filepath.Base(path), 0o755)
-	if !errors.Is(err, unix.EEXIST) {
-		return err == nil, err
+	dir, err := parent.OpenFile(filepath.Base(f.Path), unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	if errors.Is(err, unix.ENOENT) && f.Make {
+		return true, unix.Mkdirat(parent.FD(), filepath.Base(f.Path), 0o755)
 	}
-	f, err := parent.OpenFile(filepath.Base(path), unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	if errors.Is(err, unix.ENOENT) {
+		return true, nil
+	}
 	if err != nil {
 		return false, err
 	}
-	defer f.Close()
-	if names, err := f.Readdirnames(1); err == nil || len(names) > 0 {
-		return false, errs.New(errs.Conflict, "", "the folder %q is not empty", path).WithHint("choose one that does not exist, or is empty")
+	defer dir.Close()
+	if names, err := dir.Readdirnames(1); err == nil || len(names) > 0 {
+		return false, errs.New(errs.Conflict, "", "the folder %q is not empty", f.Path).WithHint("choose one that does not exist, or is empty")
 	}
 	return false, nil
 }).Within(FolderTimeout)

@@ -39,7 +39,6 @@ type cloning struct {
 	about aboutText
 	spec  ipc.App
 	acc   accounts.Account // of the owner
-	made  bool             // the folder was made
 	res   ipc.CloneResult
 }
 
@@ -265,19 +264,15 @@ func names(dbs []ipc.Database) string {
 
 // make makes the app. If that fails before the app is at the checkpoint, nothing is left of it.
 func (c *cloning) make(ctx context.Context) error {
-	made, err := c.s.apps.MakeFolder(ctx, c.acc, c.spec.Workspace)
+	t, err := c.plan(ctx)
 	if err != nil {
 		return err
 	}
-	c.made = made
-	t, a, err := c.register(ctx)
-	if err != nil {
-		if made {
-			err = errs.Also(err, c.s.apps.RemoveEmptyFolder(ctx, c.acc, c.spec.Workspace))
-		}
-		return err
+	a, err := c.register(ctx, t)
+	var id ipc.CheckpointID
+	if err == nil {
+		id, err = c.bring(ctx, t, a)
 	}
-	id, err := c.bring(ctx, t, a)
 	if err == nil {
 		err = c.goTo(ctx, a, id)
 	}
@@ -299,36 +294,43 @@ func (c *cloning) make(ctx context.Context) error {
 	return unwell
 }
 
-// register writes the remote's record, which says that the app is being made, and then registers the app.
-func (c *cloning) register(ctx context.Context) (*target, *app.App, error) {
+// plan writes the remote's record, which says that an app is being made in a folder, before anything of it is made.
+func (c *cloning) plan(ctx context.Context) (*target, error) {
 	place := ipc.RemotePlace{Name: or(c.text.Remote.Name, "origin"), URL: c.req.URL, Endpoint: c.req.Endpoint, Region: c.req.Region, Recipients: c.text.Remote.Recipients}
 	if _, err := remote.ParseRecipients(place.Recipients); err != nil || !nameSyntax.MatchString(place.Name) {
-		return nil, nil, errs.New(errs.Corrupt, "", "the description of the remote in %s is damaged", c.cp.ID)
+		return nil, errs.New(errs.Corrupt, "", "the description of the remote in %s is damaged", c.cp.ID)
 	}
 	c.res.Remote = place.Name
-	r := store.Remote{RemotePlace: place, Place: c.place, Writer: remote.NewName(), Keys: c.keys, Added: c.s.opt.Now().UTC(), ReadOnly: true,
-		ByRoot:    !c.s.opt.User && c.s.apps.Administers(c.who),
-		Abilities: ipc.Abilities{Notes: []string{"What the key can do was not checked: `mulligan remote add` with the same name and URL does so."}},
-		Clone:     &store.Clone{Dir: c.spec.Workspace, MadeDir: c.made, OwnerUID: c.acc.UID}}
-	var t *target
-	a, err := c.s.registry.OpenClone(ctx, c.who, c.spec, func(rec store.App) error {
-		r.AppID = rec.ID
-		if err := c.s.opt.Failpoint.At("clone: register"); err != nil {
-			return err
-		}
-		if err := store.PutRemote(ctx, c.s.store.Store, r); err != nil {
-			return err
-		}
-		t = newTarget(r)
-		c.s.mu.Lock()
-		defer c.s.mu.Unlock()
-		c.s.targets[key(rec.ID, r.Name)] = t
-		return nil
-	})
-	if err != nil && t != nil {
-		err = errs.Also(err, c.s.forget(ctx, t))
+	missing, err := c.s.apps.FreeFolder(ctx, c.acc, c.spec.Workspace, false)
+	if err != nil {
+		return nil, err
 	}
-	return t, a, err
+	r := store.Remote{AppID: ipc.AppID(records.NewID("app-")), RemotePlace: place, Place: c.place, Writer: remote.NewName(), Keys: c.keys, Added: c.s.opt.Now().UTC(),
+		ReadOnly: true, ByRoot: !c.s.opt.User && c.s.apps.Administers(c.who),
+		Abilities: ipc.Abilities{Notes: []string{"What the key can do was not checked: `mulligan remote add` with the same name and URL does so."}},
+		Clone:     &store.Clone{Dir: c.spec.Workspace, MadeDir: missing, OwnerUID: c.acc.UID}}
+	if err := c.s.opt.Failpoint.At("clone: plan"); err != nil {
+		return nil, err
+	}
+	if err := store.PutRemote(ctx, c.s.store.Store, r); err != nil {
+		return nil, err
+	}
+	t := newTarget(r)
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	c.s.targets[key(r.AppID, r.Name)] = t
+	return t, nil
+}
+
+// register makes the app's folder, and registers the app.
+func (c *cloning) register(ctx context.Context, t *target) (*app.App, error) {
+	if _, err := c.s.apps.FreeFolder(ctx, c.acc, c.spec.Workspace, true); err != nil {
+		return nil, err
+	}
+	if err := c.s.opt.Failpoint.At("clone: folder made"); err != nil {
+		return nil, err
+	}
+	return c.s.registry.OpenClone(ctx, c.who, t.record().AppID, c.spec)
 }
 
 // forget deletes the record of a remote whose app there is not.
@@ -472,7 +474,10 @@ func (s *Service) finishClone(ctx context.Context, t *target, a *app.App) error 
 func (s *Service) dropClone(ctx context.Context, t *target) error {
 	r := t.record()
 	err := s.registry.RemoveApp(ctx, accounts.Self(), string(r.AppID), true)
-	if err != nil && errs.KindOf(err) != errs.NotFound {
+	if errs.KindOf(err) == errs.NotFound { // it was not registered yet
+		err = os.RemoveAll(s.apps.StateDir(r.AppID))
+	}
+	if err != nil {
 		return err
 	}
 	if r.Clone.MadeDir {

@@ -6,15 +6,14 @@ import (
 
 	"mulligan/daemon/app"
 	"mulligan/daemon/layer"
-	"mulligan/daemon/records"
 	"mulligan/daemon/store"
 	"mulligan/errs"
 	"mulligan/ipc"
 )
 
-// OpenClone registers an app that is to be made from a remote, in an empty folder. note is called with its record before anything of it
-// lasts. Nothing starts the app or follows its files until CloneMade. If OpenClone fails, nothing is left of the app but what note did.
-func (svc *Service) OpenClone(ctx context.Context, who ipc.Caller, spec ipc.App, note func(store.App) error) (*app.App, error) {
+// OpenClone registers an app with this id that is to be made from a remote, in an empty folder. Nothing starts the app or follows its
+// files until CloneMade. If OpenClone fails, the app is not registered, and its folder in the daemon's state may be left.
+func (svc *Service) OpenClone(ctx context.Context, who ipc.Caller, id ipc.AppID, spec ipc.App) (*app.App, error) {
 	rec, err := svc.admit(ctx, who, spec)
 	if err != nil {
 		return nil, err
@@ -22,29 +21,25 @@ func (svc *Service) OpenClone(ctx context.Context, who ipc.Caller, spec ipc.App,
 	switch old, err := svc.store.App(ctx, rec.ID); errs.KindOf(err) {
 	case errs.NotFound:
 	case "":
-		return nil, errs.New(errs.Conflict, "", "%q was the workspace of %s, whose checkpoints are kept", rec.Workspace, old.Slug).
-			WithHint("choose another folder")
+		return nil, errs.New(errs.Conflict, "", "%q was the workspace of %s, whose checkpoints are kept", rec.Workspace, old.Slug).WithHint("choose another folder")
 	default:
 		return nil, err
 	}
-	rec.ID = ipc.AppID(records.NewID("app-"))
+	rec.ID = id
 	a := app.New(rec)
 	if err := svc.apps.Claim(a); err != nil {
 		return nil, err
 	}
 	defer a.Release()
-	if err := svc.openClone(ctx, a, rec, note); err != nil {
+	if err := svc.openClone(ctx, a, rec); err != nil {
 		svc.apps.CloseDrivers(a)
 		svc.apps.Unregister(a)
-		return nil, errs.Also(err, os.RemoveAll(svc.binder.StateDir(rec.ID)))
+		return nil, err
 	}
 	return a, nil
 }
 
-func (svc *Service) openClone(ctx context.Context, a *app.App, rec store.App, note func(store.App) error) error {
-	if err := note(rec); err != nil {
-		return err
-	}
+func (svc *Service) openClone(ctx context.Context, a *app.App, rec store.App) error {
 	err := os.MkdirAll(svc.binder.StateDir(rec.ID), 0o700)
 	if err == nil {
 		_, err = svc.binder.ChooseModes(ctx, &rec, nil)

@@ -43,6 +43,15 @@ func (l Launcher) Connect(ctx context.Context) (*ipc.Client, error) {
 	return client, nil
 }
 
+// ConnectOrStart is Connect, and starts the user's daemon if none listens.
+func (l Launcher) ConnectOrStart(ctx context.Context) (*ipc.Client, error) {
+	client, err := l.Connect(ctx)
+	if errors.Is(err, ipc.ErrNoDaemon) {
+		return l.Start(ctx)
+	}
+	return client, err
+}
+
 // Start starts the user's daemon, and waits until it answers: by the service manager if that starts it at every login, else
 // as a process in a new session.
 func (l Launcher) Start(ctx context.Context) (*ipc.Client, error) {

@@ -23,7 +23,7 @@ import (
 type Host struct {
 	Out        *output.Printer
 	App        *string // the value of --app
-	Client     func() *ipc.Client
+	Start      func(context.Context) (*ipc.Client, error) // of the user's daemon, which it starts if none runs
 	Target     func(context.Context) (client *ipc.Client, app string, err error)
 	Checkpoint func(ctx context.Context, name string) (client *ipc.Client, app string, id ipc.CheckpointID, err error)
 	Complete   func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) // checkpoints
@@ -355,7 +355,11 @@ func NewClone(h Host) *cobra.Command {
 			if req.Dir, err = folder(dir); err != nil {
 				return errs.Wrap(errs.Invalid, op, err)
 			}
-			res, err := h.Client().Clone(cmd.Context(), req)
+			client, err := h.Start(cmd.Context())
+			if err != nil {
+				return err
+			}
+			res, err := client.Clone(cmd.Context(), req)
 			return errs.Also(printClone(h.Out, res, err == nil), err)
 		},
 	}
