@@ -142,6 +142,7 @@ func (svc *Service) postPrune(w http.ResponseWriter, r *http.Request, who ipc.Ca
 
 func (svc *Service) getCheckpoint(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
 	cp, err := svc.checkpoints.Checkpoint(r.Context(), who, r.PathValue("app"), cpOf(r))
+	svc.remotes.Locate(cp.AppID, &cp)
 	return answer(w, http.StatusOK, cp, err)
 }
 

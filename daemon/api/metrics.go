@@ -23,12 +23,16 @@ var (
 	pendingDesc     = prometheus.NewDesc("mulligan_operations_pending", "Operations under way, or cut short and not yet finished or undone.", nil, nil)
 	storeDesc       = prometheus.NewDesc("mulligan_store_bytes", "What the content stores occupy on disk.", nil, nil)
 	unfinishedDesc  = prometheus.NewDesc("mulligan_apps_unfinished", "Apps of which something is unfinished, and tried again until it is done.", nil, nil)
+	remotesDesc     = prometheus.NewDesc("mulligan_remotes", "Remotes of apps.", nil, nil)
+	failingDesc     = prometheus.NewDesc("mulligan_remote_failing", "Remotes whose last try failed, or that another host writes to.", nil, nil)
+	behindDesc      = prometheus.NewDesc("mulligan_remote_behind_checkpoints", "Checkpoints that are to be sent to remotes and are not there yet.", nil, nil)
+	behindForDesc   = prometheus.NewDesc("mulligan_remote_behind_seconds", "How long ago the oldest of these checkpoints was made.", nil, nil)
 	problemsDesc    = prometheus.NewDesc("mulligan_problems", "What `mulligan status` says needs attention.", nil, nil)
 )
 
 // Describe implements prometheus.Collector.
 func (present) Describe(ch chan<- *prometheus.Desc) {
-	for _, desc := range []*prometheus.Desc{infoDesc, appsDesc, checkpointsDesc, pendingDesc, storeDesc, unfinishedDesc, problemsDesc} {
+	for _, desc := range []*prometheus.Desc{infoDesc, appsDesc, checkpointsDesc, pendingDesc, storeDesc, unfinishedDesc, problemsDesc, remotesDesc, failingDesc, behindDesc, behindForDesc} {
 		ch <- desc
 	}
 }
@@ -53,6 +57,15 @@ func (p present) Collect(ch chan<- prometheus.Metric) {
 	gauge(infoDesc, 1, p.d.opt.Version)
 	gauge(storeDesc, float64(p.d.store.Contents.Visible(accounts.Self())))
 	gauge(problemsDesc, float64(len(p.d.Status(accounts.Self()).Problems)))
+	lag := p.d.remotes.Lag()
+	gauge(remotesDesc, float64(lag.Remotes))
+	gauge(failingDesc, float64(lag.Failing))
+	gauge(behindDesc, float64(lag.Checkpoints))
+	since := 0.0
+	if !lag.Since.IsZero() {
+		since = p.d.opt.Now().Sub(lag.Since).Seconds()
+	}
+	gauge(behindForDesc, since)
 	// A scrape has a timeout of its own, so Collect does not wait for a store that hangs.
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()

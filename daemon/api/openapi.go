@@ -140,7 +140,7 @@ func operationID(pattern string) string {
 var inPath = regexp.MustCompile(`\{(\w+)\}`)
 
 var pathAbout = map[string]string{
-	"app": "the app's id or slug", "cp": "a checkpoint's id", "turn": "a turn's id", "fork": "a fork's name", "call": "a call's id", "token": "a token's id",
+	"app": "the app's id or slug", "cp": "a checkpoint's id", "turn": "a turn's id", "fork": "a fork's name", "remote": "a remote's name", "call": "a call's id", "token": "a token's id",
 	"conversation": "a conversation's id",
 }
 

@@ -59,6 +59,9 @@ func (p *Printer) checkpointRow(cp ipc.Checkpoint) []string {
 	if len(cp.Raw) > 0 {
 		notes += " (raw bytes of " + p.Text(strings.Join(cp.Raw, ", ")) + ")"
 	}
+	if p.Terminal && cp.Location == ipc.LocationHere {
+		notes += " (not on a remote)"
+	}
 	row := []string{
 		p.Text(string(cp.ID)), p.Time(cp.CreatedAt), p.Text(string(cp.Trigger)), pin, p.Size(cp.SizeBytes), ref, notes,
 	}
@@ -129,6 +132,7 @@ func (p *Printer) CheckpointFields(cp ipc.Checkpoint) [][2]string {
 		{"turn_id", p.OptionalText(cp.TurnID)},
 		{"title", p.Text(cp.Title)},
 		{"agent", p.Text(cp.Agent)},
+		{"location", p.Text(cp.Location)},
 		{"expires_at", p.Time(expires)},
 	}
 	for _, db := range cp.DBSnapshots {
