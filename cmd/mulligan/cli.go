@@ -97,7 +97,7 @@ func (c *cli) client() *ipc.Client { return ipc.NewClient(ipc.FindSocket(c.socke
 
 // offsite returns what the commands of remotes use.
 func (c *cli) offsite() offsite.Host {
-	return offsite.Host{Out: c.out, App: &c.app, Start: c.launcher().ConnectOrStart, Target: c.target, Checkpoint: c.checkpoint, Complete: c.completeCheckpoints,
+	return offsite.Host{Out: c.out, App: &c.app, Start: func(ctx context.Context) (*ipc.Client, error) { return c.launcher().ConnectOrStart(ctx) }, Target: c.target, Checkpoint: c.checkpoint, Complete: c.completeCheckpoints,
 		Args: countArgs, Group: group, Lasting: c.lasting}
 }
 
