@@ -178,6 +178,52 @@ func TestRemoteAway(t *testing.T) {
 	}
 }
 
+// TestRemoteVerified: a pack that is gone and one that was changed are found, and sent again.
+func TestRemoteVerified(t *testing.T) {
+	b, w := newBucket(t), newWorld(t, nil)
+	d := w.open(t)
+	defer w.close(t, d)
+	b.add(t, d)
+	for _, word := range []string{"one", "two"} {
+		w.set(t, word)
+		if _, err := d.Create(t.Context(), root, "shop", ipc.CreateRequest{Pinned: true}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	caughtUp(t, d)
+	check := func(full bool, problems int) {
+		t.Helper()
+		res, err := d.CheckRemote(t.Context(), root, "shop", "backup", full)
+		if err != nil || len(res.Problems) != problems || res.OK != (problems == 0) || res.Objects < 4 {
+			t.Fatalf("%+v %v", res, err)
+		}
+	}
+	check(true, 0)
+	packs := slices.DeleteFunc(b.Files(t), func(path string) bool { return !strings.Contains(path, "/packs/") })
+	data, err := os.ReadFile(packs[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	data[len(data)/2] ^= 1
+	if err := os.WriteFile(packs[0], data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	check(false, 0)
+	check(true, 1)
+	caughtUp(t, d)
+	second := world{dir: worldDir(t), at: filepath.Join(worldDir(t), "clone")}
+	there := second.open(t)
+	defer second.close(t, there)
+	req := b.clone(second.at)
+	req.NoStart = true
+	if res, err := there.Clone(t.Context(), root, req); err != nil || !res.Rollback.Verification.Match {
+		t.Fatalf("%+v %v", res, err)
+	}
+	if word, err := second.oneWord(); err != nil || word != "two" {
+		t.Errorf("%q %v", word, err)
+	}
+}
+
 // TestRemoteRefused: what cannot be a remote is refused with a sentence, and leaves nothing.
 func TestRemoteRefused(t *testing.T) {
 	b, w := newBucket(t), newWorld(t, nil)

@@ -3,6 +3,7 @@ package ipc
 import (
 	"context"
 	"net/http"
+	"net/url"
 	"time"
 )
 
@@ -53,7 +54,7 @@ type Remote struct {
 	Behind      int        `json:"behind"`
 	BehindSince *time.Time `json:"behind_since,omitempty"`
 	Left        []string   `json:"left,omitempty"`     // what the newest checkpoint there lacks, in whole sentences
-	Problem     string     `json:"problem,omitempty"`  // why the last try failed, in a whole sentence
+	Problem     string     `json:"problem,omitempty"`  // why the last try that ended failed
 	NextTry     *time.Time `json:"next_try,omitempty"` // after a failure
 	Packs       int        `json:"packs"`              // that this host sent
 	StoredBytes int64      `json:"stored_bytes"`       // of all that this host sent
@@ -131,6 +132,22 @@ type CloneResult struct {
 	Warnings   []string        `json:"warnings"`
 	Rollback   *RollbackResult `json:"rollback"` // null for a dry run
 	DryRun     bool            `json:"dry_run,omitempty"`
+}
+
+// RemoteCheck is the result of a check of what is on a remote.
+type RemoteCheck struct {
+	Remote  string `json:"remote"`
+	Objects int    `json:"objects"` // that this host sent, and that were looked at
+	OK      bool   `json:"ok"`
+	// Problems say what is damaged or missing, in whole sentences. What they are about is sent again.
+	Problems []string `json:"problems"`
+}
+
+// CheckRemote checks that what this host sent to a remote is there; with full also that it is as it was sent.
+func (c *Client) CheckRemote(ctx context.Context, app, name string, full bool) (RemoteCheck, error) {
+	q := url.Values{}
+	setFlag(q, "full", full)
+	return askApp[RemoteCheck](ctx, c, http.MethodPost, app, q, nil, "remotes", name, "check")
 }
 
 // Remotes lists the remotes of an app.

@@ -158,6 +158,7 @@ var queryAbout = map[string][2]string{
 	"path":         {"array", "only this and what lies below it; may be given several times"},
 	"patch":        {"integer", "1: with unified diffs"},
 	"offset":       {"integer", "of the first one"},
+	"full":         {"integer", "1: read all of it"},
 }
 
 func parameters(rt route, path string) []node {

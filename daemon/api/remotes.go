@@ -29,6 +29,15 @@ func (h remoteHandlers) postRemote(w http.ResponseWriter, r *http.Request, who i
 	return answer(w, http.StatusCreated, v, err)
 }
 
+func (h remoteHandlers) postCheck(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+	full, err := flag(r, "full")
+	if err != nil {
+		return err
+	}
+	res, err := h.CheckRemote(r.Context(), who, r.PathValue("app"), r.PathValue("remote"), full)
+	return answer(w, http.StatusOK, res, err)
+}
+
 func (h remoteHandlers) deleteRemote(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
 	if err := h.RemoveRemote(r.Context(), who, r.PathValue("app"), r.PathValue("remote")); err != nil {
 		return err

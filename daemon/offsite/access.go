@@ -33,7 +33,7 @@ func (s *Service) open(p ipc.RemotePlace, u use) (*s3store.Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	cfg := s3store.Config{Bucket: bucket, Prefix: prefix, Endpoint: p.Endpoint, Region: p.Region}
+	cfg := s3store.Config{Bucket: bucket, Prefix: prefix, Endpoint: p.Endpoint, Region: p.Region, Pause: s.opt.UpkeepEvery / 25}
 	if u.keys != nil {
 		cfg.Credentials = credentials.NewStaticV4(u.keys.Access, u.keys.Secret, u.keys.Session)
 		if !u.as.IsSelf() {

@@ -431,6 +431,43 @@ func (s *Service) takeOver(ctx context.Context, a *app.App, t *target) error {
 	return err
 }
 
+// CheckRemote checks that what this host sent to a remote of the app called ref is there; with full also that it is as it was sent. What is
+// not is sent again, with all checkpoints that are still here.
+func (s *Service) CheckRemote(ctx context.Context, who ipc.Caller, ref, name string, full bool) (ipc.RemoteCheck, error) {
+	const op = "verify the remote"
+	res := ipc.RemoteCheck{Remote: name, Problems: []string{}}
+	a, list, err := s.find(who, ref, name)
+	if err != nil {
+		return res, err
+	}
+	t := list[0]
+	t.busy.Lock()
+	defer t.busy.Unlock()
+	sent := t.view().Checkpoints
+	place, _, err := s.reach(a.Rec(), t)
+	if err != nil {
+		return res, errs.Wrap(errs.Failed, op, err)
+	}
+	snap.Begin(ctx, "checking what is on "+name)
+	found, err := place.Check(ctx, full)
+	if err != nil {
+		return res, errs.Wrap(errs.Failed, op, err)
+	}
+	res.Objects, res.OK = found.Objects, len(found.Problems) == 0
+	res.Problems = append(res.Problems, found.Problems...)
+	if res.OK {
+		return res, nil
+	}
+	again := t.sentHere()
+	err = s.review(t)
+	if err == nil {
+		err = s.change(ctx, t, func(r *store.Remote) { r.Wanted = append(slices.Clip(r.Wanted), again...) })
+	}
+	s.events.WriteAudit(ctx, a.Rec(), who, "remote-check", name, fmt.Sprintf("%d problems with %d checkpoints", len(res.Problems), sent), err, res)
+	s.WakePushes()
+	return res, errs.Wrap(errs.Failed, op, err)
+}
+
 // await blocks until checkpoints are on a remote, or a try that ended after so many others failed.
 func (s *Service) await(ctx context.Context, a *app.App, t *target, tries int, ids []ipc.CheckpointID) error {
 	snap.Begin(ctx, "sending to "+t.name)

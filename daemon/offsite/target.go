@@ -70,6 +70,16 @@ func (t *target) has(id ipc.CheckpointID) bool {
 	return t.sent[id]
 }
 
+// sentHere returns the checkpoints that the ledger says were sent, oldest first.
+func (t *target) sentHere() (ids []ipc.CheckpointID) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, c := range t.status.Sent {
+		ids = append(ids, ipc.CheckpointID(c.ID))
+	}
+	return ids
+}
+
 // note takes over what the ledger says.
 func (t *target) note(s remote.Status) {
 	t.mu.Lock()
@@ -173,6 +183,9 @@ func (t *target) view() ipc.Remote {
 		u := t.bucket.Usage()
 		v.Requests, v.SentBytes = u.Requests, u.Sent
 	}
+	if t.problem != nil {
+		v.Problem = errs.Words(t.problem)
+	}
 	switch {
 	case t.rec.ReadOnly:
 		v.State = ipc.RemoteReadOnly
@@ -182,7 +195,7 @@ func (t *target) view() ipc.Remote {
 		v.State = ipc.RemoteSending
 	case t.problem != nil:
 		next := t.next.UTC()
-		v.State, v.Problem, v.NextTry = ipc.RemoteFailing, errs.Words(t.problem), &next
+		v.State, v.NextTry = ipc.RemoteFailing, &next
 	}
 	return v
 }

@@ -22,7 +22,7 @@ import (
 // Host is what the commands use of the program.
 type Host struct {
 	Out        *output.Printer
-	App        *string // the value of --app
+	App        *string                                    // the value of --app
 	Start      func(context.Context) (*ipc.Client, error) // of the user's daemon, which it starts if none runs
 	Target     func(context.Context) (client *ipc.Client, app string, err error)
 	Checkpoint func(ctx context.Context, name string) (client *ipc.Client, app string, id ipc.CheckpointID, err error)
@@ -219,6 +219,68 @@ func newRemove(h Host) *cobra.Command {
 			return client.RemoveRemote(cmd.Context(), app, args[0])
 		},
 	}
+}
+
+const verifyLong = `
+
+With --remote, check instead that all that this host sent to a remote is there, and with
+--full that it is as it was sent. What is not is sent again. In a pipe: the remote, "ok" or
+"damaged" and the number of objects, then a line per problem: the remote, "problem", what
+is wrong.`
+
+// WithRemote makes cmd, which checks a checkpoint, a command that can check a remote instead. It returns cmd.
+func (h Host) WithRemote(cmd *cobra.Command) *cobra.Command {
+	var name string
+	var full bool
+	args, run := cmd.Args, cmd.RunE
+	cmd.Long += verifyLong
+	cmd.Example += "\n  mulligan verify --remote backup --full"
+	cmd.Flags().StringVar(&name, "remote", "", "check what is on the remote `NAME`, and not a checkpoint")
+	cmd.Flags().BoolVar(&full, "full", false, "with --remote: read all of it")
+	cmd.Args = func(cmd *cobra.Command, list []string) error {
+		if name != "" {
+			return h.Args(cmd, list, 0, 0)
+		}
+		return args(cmd, list)
+	}
+	cmd.RunE = func(cmd *cobra.Command, list []string) error {
+		if name != "" {
+			return h.verify(cmd.Context(), name, full)
+		}
+		return run(cmd, list)
+	}
+	return cmd
+}
+
+// verify checks what is on a remote of the app, and prints what is wrong with it.
+func (h Host) verify(ctx context.Context, name string, full bool) error {
+	client, app, err := h.Target(ctx)
+	if err != nil {
+		return err
+	}
+	res, err := client.CheckRemote(ctx, app, name, full)
+	if err != nil {
+		return err
+	}
+	p := h.Out
+	if p.JSON {
+		err = p.PrintJSON(res)
+	} else {
+		verdict := "ok"
+		if !res.OK {
+			verdict = "damaged"
+		}
+		rows := [][]string{{p.Text(name), verdict, fmt.Sprintf("%d objects were looked at", res.Objects)}}
+		for _, problem := range res.Problems {
+			rows = append(rows, []string{p.Text(name), "problem", p.Text(problem)})
+		}
+		p.Prose([]string{"REMOTE", "RESULT", "WHAT"}, rows)
+	}
+	if err == nil && !res.OK {
+		err = errs.New(errs.Corrupt, "verify", "%s is damaged: %s", name, output.Count(len(res.Problems), "problem")).
+			WithHint("what is damaged is sent again; `mulligan push --wait` waits for it")
+	}
+	return err
 }
 
 const keyLong = `Make an identity and write it to FILE, which must not exist, for you alone to read. It is
