@@ -142,7 +142,7 @@ type moment struct {
 	files     []string
 }
 
-// TestHostLost kills a host at a random moment, with all of its servers, while turns are made of an app of files, SQLite, Postgres, MariaDB and
+// TestHostLost kills a host at a random moment, with all of its servers, while checkpoints are made of an app of files, SQLite, Postgres, MariaDB and
 // Redis, and deletes all that is left of it. Another host, with servers of its own, makes the app from the bucket and the identity: at the
 // newest checkpoint that is there, and at older ones, all as they were, and none that the remote had promised is missing.
 func TestHostLost(t *testing.T) { hostLost(t, 4, 0) }
@@ -155,7 +155,7 @@ func TestLongHostLost(t *testing.T) {
 	}
 }
 
-func hostLost(t *testing.T, turns, older int) {
+func hostLost(t *testing.T, states, older int) {
 	server := s3test.Start(t)
 	text, recipient, err := identity.New()
 	if err != nil {
@@ -174,7 +174,7 @@ func hostLost(t *testing.T, turns, older int) {
 	first.sql("shop", `CREATE TABLE words (w varchar(50))`)
 	a := newApp(t, first.d, 200)
 	first.set("zero")
-	settings := []string{"app", "set", "--app", "shop", "auto=true", "remote.auto=all", "retention.keep_turns=100"}
+	settings := []string{"app", "set", "--app", "shop", "remote.auto=all", "retention.keep_last=100"}
 	for _, s := range first.specs() {
 		settings = append(settings, "database="+s)
 	}
@@ -186,19 +186,15 @@ func hostLost(t *testing.T, turns, older int) {
 	note := func(word string) { records[word] = moment{word, first.look(), a.files(t)} }
 	note("zero")
 	rnd := testkit.Rand(t, "moment")
-	for n := range turns {
-		if n == turns-1 { // the last turn ends with the host, at whatever it is at
+	for n := range states {
+		if n == states-1 { // the last checkpoint ends with the host, at whatever it is at
 			time.AfterFunc(time.Duration(rnd.IntN(300))*time.Millisecond, func() { _ = first.d.cmd.Process.Kill() })
-		}
-		id := ipc.TurnID(fmt.Sprint("turn-", n))
-		if _, err := first.d.client.BeginTurn(ctx, "shop", ipc.BeginTurn{TurnID: id, ConversationID: "c", MessageID: fmt.Sprint("m", n)}); err != nil {
-			break
 		}
 		word := fmt.Sprint("word-", n)
 		a.set(t, word)
 		first.set(word)
 		note(word)
-		if _, err := first.d.client.EndTurn(ctx, "shop", id); err != nil {
+		if _, err := first.d.client.CreateCheckpoint(ctx, "shop", ipc.CreateRequest{}); err != nil {
 			break
 		}
 		list, err := first.d.client.Remotes(ctx, "shop")
