@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -254,7 +253,7 @@ func hostLost(t *testing.T, states, older int) {
 		olds = append(olds, id)
 	}
 	slices.Sort(olds)
-	rand.New(rnd).Shuffle(len(olds), func(i, j int) { olds[i], olds[j] = olds[j], olds[i] })
+	rnd.Shuffle(len(olds), func(i, j int) { olds[i], olds[j] = olds[j], olds[i] })
 	for _, id := range olds[:min(older, len(olds))] {
 		if res := clone("--at", id); string(res.Checkpoint) != id {
 			t.Errorf("asked for %s, and was given %s", id, res.Checkpoint)
