@@ -51,7 +51,11 @@ func (p Pair) Inside() bool { return p.dir == "" }
 
 // Find returns the tools that dump or load a database of a server with this major version: of that version or, if they are missing, of the
 // next higher one. pid is the process of the server that serves a session, which may be on another host; Find looks beside its program too.
+// A server that only Inside's Dial reaches is none that a tool of this host could connect to.
 func (b *Tools) Find(ctx context.Context, major int, pid func() (int, error)) (Pair, error) {
+	if b.Inside != nil && b.Inside.Dial != nil {
+		return b.Inside.find(ctx, major)
+	}
 	t, err := b.find(ctx, major, func() string { return besideServer(pid, b.Owner) })
 	if b.Inside == nil || err == nil && t.Major == major {
 		return t, err

@@ -2,7 +2,10 @@ package pgtools
 
 import (
 	"context"
+	"io"
+	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -88,5 +91,27 @@ func TestEnvironment(t *testing.T) {
 		if !slices.Contains(got, want) {
 			t.Errorf("%s is missing in %q", want, got)
 		}
+	}
+}
+
+// The tools of this host cannot connect to a server that only the daemon's own dialler reaches: those in its container are taken.
+func TestFindInside(t *testing.T) {
+	testkit.Need(t, "postgres")
+	inside := &Inside{Port: 5432, Run: func(ctx context.Context, args, env []string, _ io.Reader, stdout, stderr io.Writer) (int, error) {
+		cmd := exec.CommandContext(ctx, args[0], args[1:]...)
+		cmd.Env, cmd.Stdout, cmd.Stderr = append(os.Environ(), env...), stdout, stderr
+		err := cmd.Run()
+		return cmd.ProcessState.ExitCode(), err
+	}}
+	b := &Tools{Owner: privsep.Self, Inside: inside}
+	nowhere := func() (int, error) { return 0, os.ErrNotExist }
+	here, err := b.Find(t.Context(), 1, nowhere) // of whichever version the host has
+	check(t, err)
+	if here, err = b.Find(t.Context(), here.Major, nowhere); err != nil || here.Inside() {
+		t.Errorf("with a port of this host: %+v, %v", here, err)
+	}
+	inside.Dial = (&net.Dialer{}).DialContext
+	if own, err := b.Find(t.Context(), here.Major, nowhere); err != nil || !own.Inside() || own.Major != here.Major {
+		t.Errorf("without a port: %+v, %v", own, err)
 	}
 }
