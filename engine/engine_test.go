@@ -331,6 +331,20 @@ func TestOthers(t *testing.T) {
 		}
 		s.remove(forged)
 
+		rename := func(from, to string) {
+			_, err := s.api.ContainerRename(ctx, from, client.ContainerRenameOptions{NewName: to})
+			must(t, err)
+		}
+		rename("shop-web-1", "front")
+		_, _, err = p.Ready(ctx)
+		wantErr(t, err, errs.Conflict, "container shop-web-1 is called front now")
+		wantErr(t, p.Stop(ctx), errs.Conflict, "container shop-web-1 is called front now")
+		s.runs2("shop-db-1", true)
+		if now := s.state(p); now.Result != "shop-web-1 is called front now" {
+			t.Errorf("%+v", now)
+		}
+		rename("front", "shop-web-1")
+
 		s.remove("shop-web-1")
 		for _, do := range []func(context.Context) error{p.Stop, p.Start, func(ctx context.Context) error { _, _, err := p.Ready(ctx); return err }} {
 			wantErr(t, do(ctx), errs.NotFound, "compose:shop has lost a container: shop-web-1")

@@ -102,9 +102,10 @@ func plainName(name string) string { return strings.TrimPrefix(name, "/") }
 type found struct {
 	Member
 	now    container.InspectResponse
-	gone   bool // there is no container of this name
-	remade bool // the container of this name is another one than when the project was configured
-	depth  int  // how many containers must be started one after the other before this one
+	gone   bool   // there is no container of this name
+	called string // how the recorded container is called instead, if it was renamed
+	remade bool   // the container of this name is another one than when the project was configured
+	depth  int    // how many containers must be started one after the other before this one
 }
 
 func (f *found) service() string { return f.now.Config.Labels[serviceLabel] }
@@ -118,6 +119,9 @@ func (p *Project) look(ctx context.Context) ([]found, error) {
 		switch {
 		case errdefs.IsNotFound(err):
 			f.gone = true
+			if in, err := p.e.api.ContainerInspect(ctx, m.ID, client.ContainerInspectOptions{}); m.ID != "" && err == nil {
+				f.called = plainName(in.Container.Name)
+			}
 		case err != nil:
 			return nil, p.e.failure("look at container "+m.Name, err)
 		case f.now.State == nil || f.now.Config == nil || f.now.HostConfig == nil:

@@ -92,7 +92,7 @@ func (p *Project) State(ctx context.Context) (systemd.Status, error) {
 		case failed:
 			bad = append(bad, fmt.Sprintf("%s ended with %d", f.Name, f.now.State.ExitCode))
 		case missing:
-			bad = append(bad, f.Name+" is gone")
+			bad = append(bad, f.lost())
 		}
 		if !f.gone {
 			s.Restarts += f.now.RestartCount
@@ -180,11 +180,22 @@ func (p *Project) makeAgain() string {
 	return "make it anew, or name another unit: `mulligan app set unit=container:NAME`"
 }
 
+// lost says what became of a member that is gone.
+func (f *found) lost() string {
+	if f.called != "" {
+		return f.Name + " is called " + f.called + " now"
+	}
+	return f.Name + " is gone"
+}
+
 // whole returns an error if a member is gone, or would be after a stop.
 func (p *Project) whole(list []found) error {
 	var gone []string
 	for _, f := range list {
 		switch {
+		case f.called != "":
+			return errs.New(errs.Conflict, "", "of %s, container %s", p.cfg.Unit, f.lost()).
+				WithHint("docker rename %s %s, or accept the new name: `mulligan app set unit=%s`", f.called, f.Name, p.cfg.Unit)
 		case f.gone:
 			gone = append(gone, f.Name)
 		case f.now.HostConfig.AutoRemove:
