@@ -7,17 +7,15 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
-	"mulligan/daemon"
 	"mulligan/engine/enginetest"
 	"mulligan/errs"
 	"mulligan/ipc"
 	"mulligan/testkit"
 )
 
-// composeFile is a shop: a web server over a folder of the workspace, PostgreSQL and Redis in volumes, and uploads in another one. All of
-// them run the host's programs.
+// composeFile is a shop: a web server over a folder of the workspace, a worker that takes jobs from Redis and writes uploads, PostgreSQL and Redis
+// in volumes, and the uploads in another one. All of them run the host's programs.
 const composeFile = `version: "3.7"
 services:
   db:
@@ -39,37 +37,57 @@ services:
   cache:
     image: ` + enginetest.Image + `
     restart: unless-stopped
-    command: ["/bin/sh", "-c", "exec redis-server --dir /data --appendonly yes --save ''"]
+    command: ["/bin/sh", "-c", "exec redis-server --dir /data --appendonly yes --save '' --protected-mode no"]
     volumes: ["/usr:/usr:ro", "keys:/data"]
   web:
     image: ` + enginetest.Image + `
     command: ["/bin/sh", "-c", "trap 'exit 0' TERM; python3 -m http.server 8080 -d /www & wait"]
     volumes: ["/usr:/usr:ro", "./www:/www", "uploads:/data"]
+  worker:
+    image: ` + enginetest.Image + `
+    restart: always
+    command:
+      - /bin/sh
+      - -c
+      - |
+        trap 'exit 0' TERM
+        while :; do
+          job=$$(redis-cli -h cache --raw rpop jobs 2>/dev/null)
+          case $$job in *[!0-9]* | "") ;; *) echo "$$job" >"/data/done-$$job" ;; esac
+          sleep 0.1
+        done
+    volumes: ["/usr:/usr:ro", "uploads:/data"]
 volumes: {rows: {}, keys: {}, uploads: {}}
 `
 
 // project is a compose project on a real engine.
 type project struct {
 	*enginetest.Host
-	t  *testing.T
+	t  testing.TB
 	ws string
+	// compose runs the engine's compose tool on the project.
+	compose func(args string)
 	// names of the containers
-	web, db, cache string
+	web, worker, db, cache string
 }
 
-// startProject starts the shop by the engine's own compose tool.
-func startProject(t *testing.T, kind enginetest.Kind) *project {
+// startProject starts the shop by the engine's own compose tool. Edits are pairs of texts: what is replaced in the compose file, and by what.
+func startProject(t testing.TB, kind enginetest.Kind, edits ...string) *project {
 	testkit.Need(t, "postgres", "redis", "python3")
 	p := &project{Host: enginetest.Boot(t, kind), t: t}
 	p.ws = filepath.Join(p.Dir, "shop")
 	if err := os.MkdirAll(p.ws+"/www", 0o755); err != nil {
 		t.Fatal(err)
 	}
-	write(t, p.ws, "compose.yml", composeFile)
+	write(t, p.ws, "compose.yml", strings.NewReplacer(edits...).Replace(composeFile))
 	write(t, p.ws, "www/index.html", "good")
 	tool := map[enginetest.Kind]string{enginetest.Docker: "docker-compose", enginetest.Podman: "podman-compose"}[kind]
-	p.Run(t, "/bin/sh", "-c", fmt.Sprintf("cd %s && %s -f compose.yml -p shop up -d 2>&1", p.ws, tool))
-	p.web, p.db, p.cache = "shop_web_1", "shop_db_1", "shop_cache_1"
+	p.compose = func(args string) {
+		t.Helper()
+		p.Run(t, "/bin/sh", "-c", fmt.Sprintf("cd %s && %s -f compose.yml -p shop %s 2>&1", p.ws, tool, args))
+	}
+	p.compose("up -d")
+	p.web, p.worker, p.db, p.cache = "shop_web_1", "shop_worker_1", "shop_db_1", "shop_cache_1"
 	testkit.Eventually(t, "the database answers", func() bool { return p.try(p.db, "psql", "-h", "/tmp", "-U", "postgres", "-c", "SELECT 1") == nil })
 	p.sql("CREATE TABLE goods (name text); INSERT INTO goods VALUES ('tea'), ('salt')")
 	p.in(p.cache, "redis-cli", "set", "visits", "7")
@@ -103,51 +121,27 @@ func (p *project) sql(text string) string {
 	return p.in(p.db, "psql", "-h", "/tmp", "-U", "postgres", "-qtAc", text)
 }
 
-// ids returns which containers there are.
+// ids returns which containers there are, whether they run, and their restart policies.
 func (p *project) ids() string {
 	p.t.Helper()
-	return p.Run(p.t, string(p.Kind), "inspect", "-f", "{{.Id}} {{.HostConfig.RestartPolicy.Name}}", p.web, p.db, p.cache)
-}
-
-// says returns what the app's parts say: the page, the rows, the keys, and the uploads with their owners and modes.
-func (p *project) says() string {
-	p.t.Helper()
-	page := "no answer"
-	testkit.Eventually(p.t, "the page", func() bool {
-		if p.try(p.web, "curl", "-sf", "http://127.0.0.1:8080/") != nil {
-			return false
-		}
-		page = p.in(p.web, "curl", "-sf", "http://127.0.0.1:8080/index.html")
-		return true
-	})
-	rows := "no table"
-	if p.try(p.db, "psql", "-h", "/tmp", "-U", "postgres", "-c", "SELECT FROM goods") == nil {
-		rows = p.sql("SELECT string_agg(name, ' ' ORDER BY name) FROM goods")
-	}
-	return strings.Join([]string{page, rows, p.in(p.cache, "redis-cli", "get", "visits"),
-		p.in(p.web, "/bin/sh", "-c", "cd /data && find . -mindepth 1 -printf '%p %U %G %m %l;' | sort; cat pictures/1 2>/dev/null || :")}, "|")
+	return p.Run(p.t, string(p.Kind), "inspect", "-f", "{{.Id}} {{.State.Running}} {{.State.Paused}} {{.HostConfig.RestartPolicy.Name}}", p.web, p.worker, p.db, p.cache)
 }
 
 // TestContainers takes a compose project back and forward: files, a database, keys and uploads in volumes. Its containers stay the same
-// ones, and those that ran run.
+// ones, and those that ran run, also after a kill.
 func TestContainers(t *testing.T) {
 	t.Parallel()
 	for _, i := range testkit.Sample(t, "kinds of engines", len(enginetest.Kinds), 1) {
 		kind := enginetest.Kinds[i]
 		t.Run(string(kind), func(t *testing.T) {
 			t.Parallel()
-			p := startProject(t, kind)
-			opt := daemon.Options{StateDir: filepath.Join(t.TempDir(), "state"), StopTimeout: 20 * time.Second, Steady: steady}
-			d := openForks(t, opt)
-			spec := ipc.App{Slug: "shop", Workspace: p.ws, Unit: "compose:shop", Engine: p.Socket, Volumes: []ipc.Volume{{Name: "rows"}, {Name: "keys"}, {Name: "uploads"}}}
-			added, err := d.AddApp(t.Context(), root, spec)
-			if err != nil {
-				t.Fatal(err)
+			s := newShop(t, kind, false)
+			p, d := s.project, s.open(t)
+			added, err := d.App(t.Context(), root, "shop")
+			if err != nil || len(added.Containers) != 4 || added.State != "running" {
+				t.Errorf("%+v, %v", added, err)
 			}
-			if len(added.Containers) != 3 || added.State != "running" {
-				t.Errorf("%+v", added)
-			}
-			ids, good := p.ids(), p.says()
+			ids, good := p.ids(), s.state()
 			none := ipc.QuiesceNone
 			live, err := d.Create(t.Context(), root, "shop", ipc.CreateRequest{Quiesce: none})
 			if err != nil {
@@ -156,23 +150,23 @@ func TestContainers(t *testing.T) {
 			if len(live.VolumeSnapshots) != 3 {
 				t.Errorf("%+v", live)
 			}
-			if got := p.says(); got != good {
-				t.Errorf("after a checkpoint: %s", got)
+			if got := s.state(); got != good {
+				t.Errorf("after a checkpoint:\n%s", differences(good, got))
 			}
 
 			write(t, p.ws, "www/index.html", "broken")
 			p.sql("DROP TABLE goods")
 			p.in(p.cache, "redis-cli", "flushall")
-			p.in(p.web, "/bin/sh", "-c", "rm -r /data/*; echo bad >/data/bad")
-			broken := p.says()
+			p.in(p.web, "/bin/sh", "-c", "rm -r /data/*; echo 1 >/data/bad")
+			broken := s.state()
 			res, err := d.Rollback(t.Context(), root, "shop", live.ID, ipc.RollbackRequest{}, nil)
 			if err != nil {
 				logs, _ := p.Exec(string(kind), "logs", p.db)
 				ps, _ := p.Exec(string(kind), "ps", "-a")
 				t.Fatalf("%v\n%+v\n%s\n%s", err, res, logs, ps)
 			}
-			if got := p.says(); got != good {
-				t.Errorf("after the rollback:\n%s\nwant\n%s", got, good)
+			if got := s.state(); got != good {
+				t.Errorf("after the rollback:\n%s", differences(good, got))
 			}
 			if got := p.ids(); got != ids {
 				t.Errorf("the containers are\n%s\nand were\n%s", got, ids)
@@ -184,10 +178,15 @@ func TestContainers(t *testing.T) {
 				if res, err = d.Rollback(t.Context(), root, "shop", step.to, ipc.RollbackRequest{}, nil); err != nil {
 					t.Fatalf("%s: %v\n%+v", step.to, err, res)
 				}
-				if got := p.says(); got != step.want {
-					t.Errorf("after %s:\n%s\nwant\n%s", step.to, got, step.want)
+				if got := s.state(); got != step.want {
+					t.Errorf("after %s:\n%s", step.to, differences(step.want, got))
 				}
 			}
+			s.close(t, d)
+			s.states[live.ID] = good
+			s.killed(1, map[string]int{"note containers": 1, "stop container": 4, "start container": 4, "give policy back": 4})
+			d = s.open(t)
+			defer func() { s.close(t, d) }()
 
 			p.Run(t, string(kind), "run", "-d", "--name", "stranger", "-v", "/usr:/usr:ro", "-v", "shop_uploads:/data", enginetest.Image, "/bin/sh", "-c", "sleep 1000")
 			before := p.ids()

@@ -30,6 +30,7 @@ type fate struct {
 	Target  ipc.CheckpointID
 	Word    string // the state that a bisect finds
 	Step    int    // counted from 1; 0: none
+	Waits   bool   // it does not die at its step, but says that it is there and waits for a line; then its operation may fail
 	Kind    string // count steps of this kind only; "": all
 	Clone   ipc.CloneRequest
 }
@@ -53,7 +54,12 @@ func victim(plan string) {
 			if f.Kind == "" || kind(step) == f.Kind {
 				n++
 			}
-			if n == f.Step {
+			if n == f.Step && f.Waits {
+				fmt.Print("waits ")
+				must(json.NewEncoder(os.Stdout).Encode(names))
+				_, err := bufio.NewReader(os.Stdin).ReadString('\n')
+				must(err)
+			} else if n == f.Step {
 				must(syscall.Kill(os.Getpid(), syscall.SIGKILL))
 				select {}
 			}
@@ -75,7 +81,9 @@ func victim(plan string) {
 	mu.Lock()
 	armed = true
 	mu.Unlock()
-	must(f.run(ctx, d))
+	if err := f.run(ctx, d); !f.Waits {
+		must(err)
+	}
 	mu.Lock()
 	armed = false
 	must(json.NewEncoder(os.Stdout).Encode(names))

@@ -432,7 +432,7 @@ func listed(t tester, d *daemon.Daemon) []ipc.Checkpoint {
 }
 
 // progress is said in tests that do all that they can.
-func progress(t *testing.T, format string, args ...any) {
+func progress(t testing.TB, format string, args ...any) {
 	t.Helper()
 	if long() {
 		t.Logf(format, args...)

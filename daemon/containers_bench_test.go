@@ -1,0 +1,168 @@
+package daemon_test
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"mulligan/engine/enginetest"
+	"mulligan/ipc"
+	"mulligan/testkit"
+)
+
+// visitor asks for a page again and again, each time with a limit of a second. For each line of its input it prints for how many milliseconds at most
+// nobody has answered since the line before.
+const visitor = `
+import http.client, sys, threading, time
+last, longest, lock = time.monotonic(), 0, threading.Lock()
+def visit():
+	global last, longest
+	while True:
+		try:
+			c = http.client.HTTPConnection("127.0.0.1", 18080, timeout=1)
+			c.request("GET", "/index.html")
+			ok = c.getresponse().read() != b""
+			c.close()
+		except Exception:
+			ok = False
+		if ok:
+			with lock:
+				now = time.monotonic()
+				longest, last = max(longest, now - last), now
+		time.sleep(0.001)
+threading.Thread(target=visit, daemon=True).start()
+for line in sys.stdin:
+	with lock:
+		print(longest * 1000, flush=True)
+		longest = 0
+`
+
+// visit starts the visitor of a project, and returns what asks it.
+func (p *project) visit(b *testing.B) (longest func() time.Duration) {
+	b.Helper()
+	cmd := p.Command(b.Context(), "/usr/bin/python3", "-c", visitor)
+	in, err := cmd.StdinPipe()
+	check(b, err)
+	out, err := cmd.StdoutPipe()
+	check(b, err)
+	check(b, testkit.Start(cmd))
+	lines := bufio.NewReader(out)
+	b.Cleanup(func() {
+		_ = in.Close()
+		_, _ = io.Copy(io.Discard, lines)
+		_ = cmd.Wait() // its input has ended
+	})
+	return func() time.Duration {
+		b.Helper()
+		_, err := io.WriteString(in, "\n")
+		check(b, err)
+		line, err := lines.ReadString('\n')
+		check(b, err)
+		ms, err := strconv.ParseFloat(strings.TrimSpace(line), 64)
+		check(b, err)
+		return time.Duration(ms * float64(time.Millisecond))
+	}
+}
+
+// BenchmarkContainers has a compose project with a web server, a worker, Redis and a PostgreSQL of 1 GB, all in containers with volumes. It measures
+// what an automatic checkpoint costs after a turn's changes, and for how long at most the page does not answer meanwhile; and how long it does not
+// answer while the project goes back, by mulligan and by hand: compose down, the copies of the volumes and of the workspace put back, compose up.
+// BENCH_MB makes the database smaller.
+func BenchmarkContainers(b *testing.B) {
+	for _, kind := range enginetest.Kinds {
+		b.Run(string(kind), func(b *testing.B) {
+			p := startProject(b, kind, "    volumes: [\"/usr:/usr:ro\", \"./www:/www\"", "    ports: [\"127.0.0.1:18080:8080\"]\n    volumes: [\"/usr:/usr:ro\", \"./www:/www\"",
+				"shared_buffers=16MB", "shared_buffers=128MB -c max_wal_size=4GB")
+			w := world{dir: benchDir(b), at: p.ws}
+			d := w.open(b)
+			defer w.close(b, d)
+			a, err := d.AddApp(b.Context(), root, ipc.App{Slug: "shop", Workspace: p.ws, Unit: "compose:shop", Engine: p.Socket,
+				Volumes: []ipc.Volume{{Name: "rows"}, {Name: "keys"}, {Name: "uploads"}}})
+			check(b, err)
+			p.sql(fmt.Sprintf(`CREATE TABLE items AS SELECT i AS id, md5(i::text) || md5((i+1)::text) || md5((i+2)::text) || md5((i+3)::text) || md5((i+4)::text) || md5((i+5)::text) AS body
+				FROM generate_series(1, %d) i`, setting("BENCH_MB", 1000)*1000000/230))
+			p.sql("CREATE INDEX ON items (id)")
+			p.sql("VACUUM ANALYZE items")
+			p.sql("CHECKPOINT")
+			b.Logf("the database has %s", p.sql("SELECT pg_size_pretty(pg_database_size('postgres'))"))
+			answers := func(want string) {
+				b.Helper()
+				testkit.Eventually(b, "the page is back", func() bool {
+					out, err := p.Exec("curl", "-sf", "http://127.0.0.1:18080/index.html")
+					return err == nil && string(out) == want && p.try(p.db, "pg_isready", "-h", "/tmp") == nil
+				})
+			}
+			answers("good")
+			longest := p.visit(b)
+			began := time.Now()
+			good, err := d.Create(b.Context(), root, "shop", ipc.CreateRequest{Quiesce: ipc.QuiesceNone, Pinned: true})
+			check(b, err)
+			b.Logf("the first checkpoint took %v, without an answer for %v", time.Since(began), longest())
+
+			var volumes []string
+			for _, v := range a.Volumes {
+				volumes = append(volumes, v.Dir)
+			}
+			backup := filepath.Join(w.dir, "backup")
+			p.compose("stop")
+			sh(b, `b="$1"; shift; mkdir "$b"; for d in "$@"; do cp -a "$d" "$b/$(basename "$(dirname "$d")")"; done`, append([]string{backup}, append(volumes, p.ws)...)...)
+			p.compose("start")
+			answers("good")
+
+			var took, paused, mulligan, hand []time.Duration
+			turn := func(i int) {
+				write(b, p.ws, "www/index.html", fmt.Sprint("turn ", i))
+				p.sql("UPDATE items SET body = 'bad' WHERE id % 1000 = 0")
+				p.in(p.cache, "redis-cli", "set", "visits", fmt.Sprint(i))
+				p.in(p.web, "/bin/sh", "-c", fmt.Sprint("echo one >/data/turn-", i))
+			}
+			for i := range b.N {
+				turn(i)
+				longest()
+				began := time.Now()
+				_, err := d.Create(b.Context(), root, "shop", ipc.CreateRequest{Quiesce: ipc.QuiesceNone, Trigger: ipc.TriggerAgent})
+				check(b, err)
+				took, paused = append(took, time.Since(began)), append(paused, longest())
+
+				res, err := d.Rollback(context.Background(), root, "shop", good.ID, ipc.RollbackRequest{}, nil)
+				if err != nil {
+					b.Fatalf("%v, %+v", err, res)
+				}
+				answers("good")
+				mulligan = append(mulligan, longest())
+				for _, s := range res.Stages {
+					b.Logf("  %-18s %6d ms  %s", s.Stage, s.DurationMS, s.Notes)
+				}
+
+				turn(i)
+				longest()
+				p.compose("down")
+				sh(b, `b="$1"; shift; for d in "$@"; do find "$d" -mindepth 1 -delete; cp -a "$b/$(basename "$(dirname "$d")")/." "$d"; done`, append([]string{backup}, append(volumes, p.ws)...)...)
+				p.compose("up -d")
+				answers("good")
+				hand = append(hand, longest())
+				unit := "compose:shop" // the containers are other ones
+				_, err = d.SetApp(b.Context(), root, "shop", ipc.AppChange{Unit: &unit})
+				check(b, err)
+			}
+			b.ReportMetric(0, "ns/op") // which says nothing here
+			b.ReportMetric(median(took).Seconds()*1000, "ms-checkpoint")
+			b.ReportMetric(median(paused).Seconds()*1000, "ms-paused")
+			b.ReportMetric(median(hand).Seconds(), "s-down-by-hand")
+			b.ReportMetric(median(mulligan).Seconds(), "s-down-mulligan")
+			b.ReportMetric(median(hand).Seconds()/median(mulligan).Seconds(), "times-less")
+		})
+	}
+}
+
+func median(all []time.Duration) time.Duration {
+	slices.Sort(all)
+	return all[len(all)/2]
+}
