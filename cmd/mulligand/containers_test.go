@@ -72,6 +72,9 @@ func startStack(t testing.TB, kind enginetest.Kind, text, env string) *stackApp 
 	if err := os.MkdirAll(filepath.Join(c.ws, "www"), 0o755); err != nil {
 		t.Fatal(err)
 	}
+	if err := os.MkdirAll(filepath.Join(h.Dir, "run", "mulligan"), 0o700); err != nil { // else the engine makes it, for a container that mounts it
+		t.Fatal(err)
+	}
 	c.write(filepath.Join(c.ws, "compose.yml"), text)
 	if env != "" {
 		c.write(filepath.Join(c.ws, ".env"), env)
@@ -191,6 +194,68 @@ func TestInitContainers(t *testing.T) {
 			mulligan("redo")
 			if got := says(); got != broken {
 				t.Errorf("after redo:\n%s\nwant\n%s", got, broken)
+			}
+		})
+	}
+}
+
+// dev is the service of docs/how-to/dev-container.md in which an agent works, beside the database of the stack.
+const dev = `  dev:
+    image: web:0
+    command: ["/bin/sh", "-c", "trap 'exit 0' TERM; sleep 1000000 & wait"]
+    working_dir: ${PWD}
+    volumes:
+      - /usr:/usr:ro
+      - ${PWD}:${PWD}
+      - ${XDG_RUNTIME_DIR}/mulligan:/run/mulligan
+      - BIN/mulligan:/mulligan:ro
+volumes: {rows: {}}
+`
+
+// TestLongDevContainer has an agent at work in one container, and the database in another one of the same project, as
+// docs/how-to/dev-container.md says: mulligan's client in the agent's container takes the files and the rows back, and no container is stopped.
+func TestLongDevContainer(t *testing.T) {
+	t.Parallel()
+	testkit.NeedLong(t)
+	testkit.Need(t, "postgres")
+	for _, kind := range enginetest.Kinds {
+		t.Run(string(kind), func(t *testing.T) {
+			t.Parallel()
+			text := stack[:strings.Index(stack, "  cache:")] + strings.Replace(dev, "BIN", bin, 1)
+			c := startStack(t, kind, strings.Replace(text, published, "", 1), "DATABASE_URL=postgres://postgres:hunter2@db:5432/postgres\n")
+			testkit.Eventually(t, "the database answers", func() bool {
+				_, err := c.h.Exec(string(kind), "exec", "shop_db_1", "psql", "-h", "/tmp", "-U", "postgres", "-c", "SELECT 1")
+				return err == nil
+			})
+			sql := func(text string) string {
+				return c.in("shop_db_1", "psql", "-h", "/tmp", "-U", "postgres", "-qtAc", text)
+			}
+			started := func() string {
+				return c.run(string(kind), "inspect", "-f", "{{.Id}} {{.State.Running}} {{.State.StartedAt}}", "shop_dev_1", "shop_db_1")
+			}
+			says := func() string {
+				return c.in("shop_dev_1", "cat", "www/index.html") + " " + sql("SELECT coalesce(string_agg(to_regclass('goods')::text, ''), 'no table')")
+			}
+			sql("CREATE TABLE goods (name text); INSERT INTO goods VALUES ('tea')")
+			were := started()
+			c.mulligan("init", "--yes")
+			if said := c.mulligan("app", "set", "unit=container:shop_db_1"); !strings.Contains(said, "container\tshop_db_1 serves postgres") {
+				t.Errorf("app set says:\n%s", said)
+			}
+			agent := func(args ...string) string { return c.in("shop_dev_1", append([]string{"/mulligan"}, args...)...) }
+			agent("create", "--notes", "before the agent")
+			c.in("shop_dev_1", "/bin/sh", "-c", "echo broken >www/index.html")
+			sql("DROP TABLE goods")
+			agent("rollback", "1")
+			if got := says(); got != "good goods" {
+				t.Errorf("after the rollback: %s", got)
+			}
+			agent("redo")
+			if got := says(); got != "broken no table" {
+				t.Errorf("after redo: %s", got)
+			}
+			if now := started(); now != were {
+				t.Errorf("the containers are\n%s\nand were\n%s", now, were)
 			}
 		})
 	}
