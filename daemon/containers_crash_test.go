@@ -132,6 +132,30 @@ func (c *containerRound) checkContainers(t *testing.T, what string) {
 	}
 }
 
+// killedWithEngine kills a daemon and the engine while a rollback starts the containers. The next daemon, which is there before the engine is, finishes
+// the rollback as soon as it can.
+func (c *containerRound) killedWithEngine(t *testing.T) {
+	c.prepareContainers(t, "rollback")
+	c.plan.Kind = "start container"
+	if _, _, killed := c.victim(t, 1, 0); !killed {
+		t.Fatal("no container is started")
+	}
+	c.h.KillEngine(t)
+	d := c.open(t)
+	defer c.close(t, d)
+	if len(d.Status(root).Problems) == 0 {
+		t.Error("without the engine nothing is unfinished")
+	}
+	c.h.StartEngine(t)
+	testkit.Eventually(t, "the rollback is finished", func() bool { return len(d.Status(root).Problems) == 0 })
+	if word := c.says(t); word != "zero" {
+		t.Errorf("the app is in state %q", word)
+	}
+	if now := c.containers(t); now != c.was {
+		t.Errorf("the containers are\n%s\nand were\n%s", now, c.was)
+	}
+}
+
 // testContainersKilled kills a daemon at the steps of what it does to an app in containers: at a sample of them, which rotates, and in a long
 // run at all.
 func testContainersKilled(t *testing.T) {
@@ -141,6 +165,7 @@ func testContainersKilled(t *testing.T) {
 		kind := enginetest.Kinds[i]
 		t.Run(string(kind), func(t *testing.T) {
 			c := newContainerRound(t, kind)
+			t.Run("engine down meanwhile", c.killedWithEngine)
 			for _, do := range []string{"rollback", "create-live", "create"} {
 				t.Run(do, func(t *testing.T) {
 					clear(c.tally)

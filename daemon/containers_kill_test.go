@@ -33,13 +33,14 @@ type shop struct {
 	rnd     *rand.Rand
 	states  map[ipc.CheckpointID]string
 	was     string // the containers
+	served  bool   // the database is captured through its server
 }
 
 // newShop starts a project. Its PostgreSQL is captured by the files of its volume, or through its server.
 func newShop(t *testing.T, kind enginetest.Kind, served bool) *shop {
 	t.Helper()
 	s := &shop{project: startProject(t, kind), round: &round{world: world{dir: worldDir(t)}, tally: map[string]int{}}, volumes: map[string]string{},
-		rnd: testkit.Rand(t, "shop"), states: map[ipc.CheckpointID]string{}}
+		rnd: testkit.Rand(t, "shop"), states: map[ipc.CheckpointID]string{}, served: served}
 	s.at = s.project.ws
 	d := s.open(t)
 	spec := ipc.App{Slug: "shop", Workspace: s.at, Unit: "compose:shop", Engine: s.Socket, Volumes: []ipc.Volume{{Name: "keys"}, {Name: "uploads"}}}
@@ -226,8 +227,9 @@ func (s *shop) checkpoints() []ipc.CheckpointID {
 }
 
 // rollBack has a daemon of its own roll back to a checkpoint. At a step of a kind, counted from 1, it waits while strike is done, which is told the
-// names of the steps so far, and may kill the daemon. rollBack returns the names of all steps that the daemon came to, unless it was killed.
-func (s *shop) rollBack(to ipc.CheckpointID, kind string, step int, strike func(names []string, kill func())) (names []string) {
+// names of the steps so far, and may kill the daemon. rollBack returns the names of all steps that the daemon came to, unless it was killed, and what
+// the daemon said.
+func (s *shop) rollBack(to ipc.CheckpointID, kind string, step int, strike func(names []string, kill func())) (names []string, said string) {
 	t := s.project.t
 	t.Helper()
 	plan, err := json.Marshal(fate{State: s.world.state(), Do: "rollback", Target: to, Kind: kind, Step: step, Waits: true})
@@ -265,7 +267,7 @@ func (s *shop) rollBack(to ipc.CheckpointID, kind string, step int, strike func(
 	if signal := cmd.ProcessState.Sys().(syscall.WaitStatus).Signal(); err != nil && !(killed && signal == syscall.SIGKILL) {
 		t.Fatalf("%v\n%s", err, stderr.String())
 	}
-	return names
+	return names, stderr.String()
 }
 
 // kill ends the first process of a container, as the kernel does it when memory is short. It reports whether there was one.
@@ -303,15 +305,20 @@ func (s *shop) draw() (k strike) {
 	return k
 }
 
-// allSteps rolls back, and returns how many steps of each kind there are.
+// allSteps rolls back without a kill, and returns how many steps of each kind there are.
 func (s *shop) allSteps() (steps map[string]int) {
-	s.project.t.Helper()
+	t := s.project.t
+	t.Helper()
+	before, to := s.state(), s.checkpoints()[0]
+	names, said := s.rollBack(to, "", 0, nil)
+	s.look("no kill", before, s.states[to], strike{}, nil)
+	if now := s.state(); now != s.states[to] {
+		t.Fatalf("the rollback did not get to its checkpoint: %s\n%s", said, differences(s.states[to], now))
+	}
 	steps = map[string]int{}
-	for _, name := range s.rollBack(s.checkpoints()[0], "", 0, nil) {
+	for _, name := range names {
 		steps[kind(name)]++
 	}
-	now := s.state()
-	s.look("no kill", now, now, strike{}, nil)
 	return steps
 }
 
@@ -326,7 +333,7 @@ func (s *shop) killed(kills int, steps map[string]int) {
 		before, to, k, name := s.state(), s.checkpoints()[0], s.draw(), kinds[s.rnd.IntN(len(kinds))]
 		step := 1 + s.rnd.IntN(steps[name])
 		var at, hit []string
-		s.rollBack(to, name, step, func(names []string, kill func()) {
+		_, said := s.rollBack(to, name, step, func(names []string, kill func()) {
 			at = names
 			for _, c := range k.containers {
 				if s.kill(c) {
@@ -351,9 +358,9 @@ func (s *shop) killed(kills int, steps map[string]int) {
 			s.StartEngine(t)
 		}
 		k.containers = hit
-		s.look(fmt.Sprintf("%+v at step %d of %s", k, step, name), before, s.states[to], k, at)
+		s.look(fmt.Sprintf("%+v at step %d of %s; the daemon says %q", k, step, name, said), before, s.states[to], k, at)
 		done++
-		progress(t, "%d kills: %v", done, s.tally)
+		progress(t, "%d kills: %v; the last one %+v at step %d of %s; the daemon says %q", done, s.tally, k, step, name, said)
 	}
 	testkit.Tally(t, "kills", kills)
 	t.Logf("%v", s.tally)
@@ -365,13 +372,16 @@ func (s *shop) look(what, before, target string, k strike, at []string) {
 	t.Helper()
 	defer func() {
 		if t.Failed() {
-			t.Log(what)
+			t.Logf("%s\nthe containers were\n%s\nand are\n%s", what, s.was, s.ids())
 		}
 	}()
 	d := s.open(t)
 	defer s.close(t, d)
 	if k.engine && k.late == 2 {
 		s.StartEngine(t)
+	}
+	if s.served && s.Kind == enginetest.Podman && slices.Contains(k.containers, s.db) { // which Podman without systemd does not start again
+		s.Run(t, string(s.Kind), "start", s.db)
 	}
 	testkit.Eventually(t, "the app is ready: "+what, func() bool { return len(d.Status(root).Problems) == 0 })
 	for _, name := range k.containers { // nobody starts one that was killed before the rollback took note of it, or after its end

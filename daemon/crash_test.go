@@ -55,6 +55,7 @@ func victim(plan string) {
 				n++
 			}
 			if n == f.Step && f.Waits {
+				n++ // once
 				fmt.Print("waits ")
 				must(json.NewEncoder(os.Stdout).Encode(names))
 				_, err := bufio.NewReader(os.Stdin).ReadString('\n')
@@ -81,7 +82,9 @@ func victim(plan string) {
 	mu.Lock()
 	armed = true
 	mu.Unlock()
-	if err := f.run(ctx, d); !f.Waits {
+	if err := f.run(ctx, d); f.Waits && err != nil {
+		fmt.Fprintln(os.Stderr, err)
+	} else {
 		must(err)
 	}
 	mu.Lock()

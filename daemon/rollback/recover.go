@@ -124,9 +124,14 @@ func (r *rollback) goForward(ctx context.Context) error {
 
 // recoverSwitched ends a rollback whose layers are all at the target. The app may have been running
 // since. If the app does not start, the rollback is undone only if nothing was written since, because
-// an undo would lose it.
+// an undo would lose it. If nobody can start it, because what starts it is down, recoverSwitched returns an error, to be called again.
 func (r *rollback) recoverSwitched(ctx context.Context) (string, error) {
 	startErr := r.stages.run(ctx, ipc.StageStart, r.start)
+	if startErr != nil {
+		if _, away := r.unit.status(ctx); errs.KindOf(away) == errs.Unavailable { // it says nothing of the app that its container engine or systemd is down
+			return "", away
+		}
+	}
 	if startErr != nil && r.parts.unwritten(ctx) {
 		return "a " + r.goal.words() + " was undone: " + startErr.Error(), r.undo(ctx)
 	}
