@@ -156,6 +156,25 @@ func (c *containerRound) killedWithEngine(t *testing.T) {
 	}
 }
 
+// stopped rolls back an app that somebody has stopped. It stays down, and its containers keep their restart policies.
+func (c *containerRound) stopped(t *testing.T) {
+	c.prepareContainers(t, "rollback")
+	c.h.Run(t, string(c.h.Kind), "stop", "-t", "5", "shop-db", "shop-web")
+	was := c.containers(t)
+	d := c.open(t)
+	defer c.close(t, d)
+	_, err := d.Rollback(t.Context(), root, "shop", c.first, ipc.RollbackRequest{}, nil)
+	check(t, err)
+	if word := c.says(t); word != "zero" {
+		t.Errorf("the app is in state %q", word)
+	}
+	if now := c.containers(t); now != was {
+		t.Errorf("the containers are\n%s\nand were\n%s", now, was)
+	}
+	c.h.Run(t, string(c.h.Kind), "start", "shop-db", "shop-web")
+	c.was = c.containers(t)
+}
+
 // testContainersKilled kills a daemon at the steps of what it does to an app in containers: at a sample of them, which rotates, and in a long
 // run at all.
 func testContainersKilled(t *testing.T) {
@@ -166,6 +185,7 @@ func testContainersKilled(t *testing.T) {
 		t.Run(string(kind), func(t *testing.T) {
 			c := newContainerRound(t, kind)
 			t.Run("engine down meanwhile", c.killedWithEngine)
+			t.Run("stopped before", c.stopped)
 			for _, do := range []string{"rollback", "create-live", "create"} {
 				t.Run(do, func(t *testing.T) {
 					clear(c.tally)

@@ -225,8 +225,20 @@ func TestProject(t *testing.T) {
 			}
 		}
 		must(t, p.Stop(ctx))
+		must(t, p.StayDown(ctx))
+		s.runs()
+		if policy := s.inspect("shop-db-1").HostConfig.RestartPolicy.Name; policy != "always" {
+			t.Errorf("after a stop for good: restart policy %s", policy)
+		}
 		must(t, p.Start(ctx))
 		s.runs("shop-db-1", "shop-web-1")
+		must(t, p.Stop(ctx))
+		must(t, p.StayDown(ctx))
+		_, err := s.api.ContainerStart(ctx, "shop-db-1", client.ContainerStartOptions{}) // by somebody else
+		must(t, err)
+		must(t, p.Stop(ctx))
+		must(t, p.StartAgain(ctx))
+		s.runs("shop-db-1")
 	})
 }
 

@@ -25,6 +25,7 @@ type note struct {
 	Ran      []string                           `json:"ran"`      // those to be started again
 	Healthy  []string                           `json:"healthy"`  // those of them whose health check passed
 	Policies map[string]container.RestartPolicy `json:"policies"` // the restart policies that a stop took away
+	Down     bool                               `json:"down"`     // nothing was to be started after that stop
 }
 
 func (p *Project) noteFile() string { return filepath.Join(p.cfg.StateDir, "containers.json") }
@@ -79,6 +80,10 @@ func (p *Project) Stop(ctx context.Context) error {
 	}
 	stays := func(f found) bool { return f.Stays }
 	list = slices.DeleteFunc(list, stays)
+	if n.Down && slices.ContainsFunc(list, func(f found) bool { return f.condition() == running }) {
+		n = note{} // somebody has started since what was to run
+	}
+	n.Down = false
 	for i := range list {
 		f := &list[i]
 		if f.condition() != off || slices.Contains(p.ran, f.Name) {
@@ -233,6 +238,26 @@ func (p *Project) StartAgain(ctx context.Context) error {
 		return err
 	}
 	return p.start(ctx, list, n)
+}
+
+// StayDown ends a Stop after which nothing is started: it gives the containers their restart policies back. What ran is remembered for Start.
+func (p *Project) StayDown(ctx context.Context) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n, err := p.readNote()
+	if err != nil || len(n.Ran)+len(n.Policies) == 0 {
+		return err
+	}
+	for name, policy := range n.Policies {
+		if err := p.cfg.Failpoint.At("give policy back"); err != nil {
+			return err
+		}
+		if err := p.setPolicy(ctx, name, policy); err != nil {
+			return err
+		}
+	}
+	n.Policies, n.Down = nil, true
+	return p.writeNote(n)
 }
 
 // start starts the containers in n in order, waits until they are up and healthy, and gives all of them their restart policies

@@ -142,11 +142,22 @@ func (s *Set) StopLimit(a *App) time.Duration {
 // startTimeout bounds the wait for a unit; systemd's own limit is 90 s by default.
 const startTimeout = 100 * time.Second
 
-// StartAgain starts the unit if it was running before. It tries twice. If the service that starts
+// StayDown ends a stop after which the unit is not started: containers get their restart policies back.
+func (s *Set) StayDown(ctx context.Context, a *App) error {
+	if u, ok := a.HostPart().(interface{ StayDown(context.Context) error }); ok {
+		return u.StayDown(ctx)
+	}
+	return nil
+}
+
+// StartAgain starts the unit if it was running before, and otherwise leaves it down. It tries twice. If the service that starts
 // the unit is unavailable, the daemon tries again in the background.
 func (s *Set) StartAgain(ctx context.Context, a *App, running bool) error {
-	if a.Unit() == nil || !running {
+	switch {
+	case a.Unit() == nil:
 		return nil
+	case !running:
+		return s.StayDown(ctx, a)
 	}
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()

@@ -162,6 +162,9 @@ func (r *rollback) start(ctx context.Context) (string, error) {
 	case !r.unit.stops():
 		return r.unit.runsOn(), errSkipped
 	case !r.unit.starts():
+		if err := r.d.apps.StayDown(ctx, r.a); err != nil {
+			r.warnings.add("the containers stay without their restart policies until they are started: %v", err)
+		}
 		return r.unit.haltedName() + " " + cmp.Or(r.plan.WhyDown, "was not running before"), errSkipped
 	}
 	return r.bringUp(ctx)
