@@ -19,7 +19,7 @@ func (h *History) Fetch(ctx context.Context, cp *Checkpoint, into *cas.Store, sp
 	if err != nil {
 		return nil, errs.Wrap(errs.Corrupt, op, err)
 	}
-	f := &fetcher{h: h, ctx: ctx, b: into.Begin(), spool: spool, packs: map[string]*opened{}}
+	f := &fetcher{h: h, ctx: ctx, b: into.Begin(), spool: spool, packs: map[string]*opened{}, meter: snap.NewMeter(ctx, "fetched", snap.UnitBytes, 0)}
 	defer f.close()
 	for _, part := range parts {
 		if err := f.get(part.Portable.Object); err != nil {
@@ -37,6 +37,7 @@ type fetcher struct {
 	b     *cas.Batch
 	spool string
 	packs map[string]*opened
+	meter *snap.Meter // counts the bytes of packs
 }
 
 // opened is a pack that was read: its file in the spool, or why it cannot be used.
@@ -128,6 +129,7 @@ func (f *fetcher) open(p *Pack) (*os.File, error) {
 	if _, err := file.Write(plain); err != nil {
 		return nil, errs.Wrap(errs.Failed, "write the spool", errs.Also(err, file.Close()))
 	}
+	f.meter.Add(p.Size)
 	return file, nil
 }
 

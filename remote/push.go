@@ -58,7 +58,7 @@ func (p *Place) push(ctx context.Context, l *ledger, from Objects, cp Checkpoint
 		return err
 	}
 	sending, cancel := context.WithCancel(ctx)
-	s := &sender{p: p, l: l, from: from, ctx: sending, seen: map[snap.Hash]struct{}{}, res: res}
+	s := &sender{p: p, l: l, from: from, ctx: sending, seen: map[snap.Hash]struct{}{}, res: res, meter: snap.NewMeter(ctx, "sent", snap.UnitBytes, 0)}
 	for _, part := range parts {
 		if err = s.walk(part.Portable.Object); err != nil {
 			break
@@ -83,6 +83,8 @@ type sender struct {
 	ctx  context.Context
 	seen map[snap.Hash]struct{}
 	res  *Pushed
+
+	meter *snap.Meter // counts the bytes of packs
 
 	blobs, nodes packing    // nodes are together, so that who reads a tree need not get its contents
 	flying       []*sending // in the order in which they are noted
@@ -204,6 +206,7 @@ func (s *sender) land() error {
 	}
 	s.res.Packs++
 	s.res.Bytes += f.pack.Size
+	s.meter.Add(f.pack.Size)
 	return s.l.write(frame{Pack: &f.pack})
 }
 

@@ -36,6 +36,13 @@ func WithProgress(ctx context.Context, report func(Work)) context.Context {
 	return context.WithValue(ctx, progressKey{}, report)
 }
 
+// Tell reports the progress of work that somebody else does, and of which a method of ctx waits for the end.
+func Tell(ctx context.Context, w Work) {
+	if report := reporter(ctx); report != nil {
+		report(w)
+	}
+}
+
 func reporter(ctx context.Context) func(Work) {
 	report, _ := ctx.Value(progressKey{}).(func(Work))
 	return report

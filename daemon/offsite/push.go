@@ -82,7 +82,7 @@ func (s *Service) advance(ctx context.Context, t *target) {
 	for _, cp := range queue {
 		if err == nil && t.due(s.opt.Now()) {
 			t.begin(cp.ID)
-			err = s.send(ctx, a, t, cp)
+			err = s.send(snap.WithProgress(ctx, t.tell), a, t, cp)
 		}
 	}
 	if ctx.Err() != nil {
@@ -471,6 +471,8 @@ func (s *Service) CheckRemote(ctx context.Context, who ipc.Caller, ref, name str
 // await blocks until checkpoints are on a remote, or a try that ended after so many others failed.
 func (s *Service) await(ctx context.Context, a *app.App, t *target, tries int, ids []ipc.CheckpointID) error {
 	snap.Begin(ctx, "sending to "+t.name)
+	tick := time.NewTicker(lookEvery)
+	defer tick.Stop()
 	for {
 		ended, problem, changed := t.since(tries)
 		at := slices.IndexFunc(ids, func(id ipc.CheckpointID) bool { return !t.has(id) })
@@ -485,8 +487,15 @@ func (s *Service) await(ctx context.Context, a *app.App, t *target, tries int, i
 		}
 		select {
 		case <-changed:
+		case <-tick.C:
+			if w := t.far(); w.What != "" {
+				snap.Tell(ctx, w)
+			}
 		case <-ctx.Done():
 			return errs.Wrap(errs.Unavailable, "", ctx.Err())
 		}
 	}
 }
+
+// lookEvery is the pause between two looks at how far a push is that somebody waits for.
+const lookEvery = 200 * time.Millisecond

@@ -12,6 +12,7 @@ import (
 	"mulligan/ipc"
 	"mulligan/remote"
 	"mulligan/remote/s3store"
+	"mulligan/snap"
 )
 
 // target is a remote at run time. Safe for concurrent use.
@@ -30,6 +31,7 @@ type target struct {
 	days    map[string]bool // days of which a checkpoint was sent
 	behind  []store.Checkpoint
 	sending ipc.CheckpointID
+	work    snap.Work // how far sending it is
 
 	tries    int // that ended
 	failures int // in a row
@@ -100,14 +102,29 @@ func day(at time.Time) string { return at.UTC().Format(time.DateOnly) }
 func (t *target) begin(id ipc.CheckpointID) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.sending = id
+	t.sending, t.work = id, snap.Work{}
+}
+
+// tell notes how far the sending of a checkpoint is.
+func (t *target) tell(w snap.Work) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	w.What += " of " + string(t.sending) + " to " + t.name
+	t.work = w
+}
+
+// far returns how far the sending of a checkpoint is; nothing if none is being sent.
+func (t *target) far() snap.Work {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.work
 }
 
 // finish ends a try. After a failure the next one waits, longer each time, and for good if another host has the place.
 func (t *target) finish(err error, now time.Time, pause time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.sending, t.problem = "", err
+	t.sending, t.work, t.problem = "", snap.Work{}, err
 	t.tries++
 	if err == nil {
 		t.failures, t.next = 0, time.Time{}
