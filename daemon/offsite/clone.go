@@ -129,22 +129,36 @@ func slugOf(h *remote.History) string {
 	return ""
 }
 
+// named returns the checkpoint with an id, or with the only id that begins so.
+func (c *cloning) named(at string) (found *remote.Logged, err error) {
+	found, err = c.hist.Find(at)
+	if err == nil || len(at) < 4 {
+		return found, err
+	}
+	for i := range c.hist.Checkpoints {
+		cp := &c.hist.Checkpoints[i]
+		switch {
+		case !strings.HasPrefix(cp.ID, at):
+		case found != nil && found.ID != cp.ID: // what was sent again is there twice
+			return nil, errs.New(errs.Conflict, "", "%s and %s both begin with %s", found.ID, cp.ID, at).WithHint("write more of the one that is meant")
+		default:
+			found, err = cp, nil
+		}
+	}
+	return found, err
+}
+
 // choose finds the checkpoint that was asked for.
 func (c *cloning) choose() (err error) {
 	if at := string(c.req.Checkpoint); at == "" {
 		c.cp, err = c.hist.Newest()
 	} else {
-		c.cp, err = c.hist.Find(at)
-		for i := range c.hist.Checkpoints {
-			if err != nil && len(at) >= 4 && strings.HasPrefix(c.hist.Checkpoints[i].ID, at) {
-				c.cp, err = &c.hist.Checkpoints[i], nil
-			}
-		}
+		c.cp, err = c.named(at)
 	}
 	if err != nil {
 		return err
 	}
-	if err := json.Unmarshal(c.cp.App, &c.text); err == nil {
+	if err = json.Unmarshal(c.cp.App, &c.text); err == nil {
 		err = json.Unmarshal(c.cp.About, &c.about)
 	}
 	if err != nil {

@@ -474,7 +474,7 @@ func (s *Service) await(ctx context.Context, a *app.App, t *target, tries int, i
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
 	for {
-		ended, problem, changed := t.since(tries)
+		ended, changed, problem := t.since(tries)
 		at := slices.IndexFunc(ids, func(id ipc.CheckpointID) bool { return !t.has(id) })
 		switch {
 		case at < 0:

@@ -154,11 +154,11 @@ func (t *target) hurry() int {
 	return t.tries
 }
 
-// since returns how tries went after so many: whether one ended, its error, and what is closed when the next one ends.
-func (t *target) since(tries int) (ended bool, problem error, changed <-chan struct{}) {
+// since returns how tries went after so many: whether one ended, what is closed when the next one ends, and the error of the last.
+func (t *target) since(tries int) (ended bool, changed <-chan struct{}, problem error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.tries > tries, t.problem, t.changed
+	return t.tries > tries, t.changed, t.problem
 }
 
 // words say what is wrong with the remote; "" is nothing.
