@@ -96,6 +96,7 @@ func testPageStates(t *testing.T) {
 	b.laidOut("none-of-a-kind")
 	b.click("button", "Show all")
 	b.see(".note", long)
+	b.until("what is told of the app to be of this moment", `!document.querySelector(".app-head p").textContent.includes("under way")`) // it is asked for every two seconds
 	b.looksRight("three")
 	b.isAsPictured("three")
 	b.click("#"+string(a.checkpoints()[1].ID)+" button.more", "")
@@ -115,7 +116,7 @@ func testPageStates(t *testing.T) {
 		d.must("rollback", "3", "--app", "shop")
 	}()
 	b.see("#live", "Ask the app how it is")
-	b.see(".app-head p", " under way")
+	b.until("what is told of the app to be of this moment", `/running .* under way/.test(document.querySelector(".app-head p").textContent)`)
 	b.looksRight("under-way")
 	b.isAsPictured("under-way")
 	slow.Store(nil)
