@@ -510,3 +510,25 @@ func TestLongContainers(t *testing.T) {
 		}
 	}
 }
+
+// TestLongLeftInExchange kills daemon and engine while a database's names are exchanged. The server in its container does not see that the daemon is
+// gone, and lets nobody in until it has ended the daemon's transaction by itself.
+func TestLongLeftInExchange(t *testing.T) {
+	t.Parallel()
+	testkit.NeedLong(t)
+	s := newShop(t, enginetest.Docker, true)
+	s.travel(1)
+	s.change()
+	before, to := s.state(), s.checkpoints()[0]
+	k := strike{daemon: true, engine: true, late: 2}
+	var at []string
+	_, said := s.rollBack(to, "exchange: commit", 1, func(names []string, kill func()) {
+		at = names
+		kill()
+		s.KillEngine(t)
+	})
+	if at == nil {
+		t.Fatalf("no names of a database were exchanged: %s", said)
+	}
+	s.look(fmt.Sprintf("%+v: %s", k, said), before, s.states[to], k, at)
+}

@@ -3,6 +3,7 @@ package logical
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -288,6 +289,11 @@ func (d *Driver) backSteps(p *plan, at position) (list []step) {
 // exchangeTimeout bounds how long exchange keeps ending sessions.
 const exchangeTimeout = 30 * time.Second
 
+// leftTimeout is after how long the server ends the exchange of a process that says nothing more, in milliseconds. The server may not see that
+// the process is gone: a connection through a container's command stays open if the container engine was killed as well. Until then nobody,
+// also not the process that finishes the exchange, can connect to the database. Between two steps, exchange takes no time.
+const leftTimeout = 30_000
+
 // exchange runs the steps in one transaction and returns the transaction's id. The first step waits for the database's lock.
 // New connections wait for the lock too; the monitor session terminates those that are already open. Once the database has no
 // session, exchange calls sure, and rolls back if sure returns an error.
@@ -329,7 +335,7 @@ func (d *Driver) exchange(ctx context.Context, out *conn, steps []step, sure fun
 func (d *Driver) takeAlone(ctx context.Context, out, monitor *conn, first step) error {
 	limit := time.Now().Add(exchangeTimeout)
 	for {
-		if err := out.exec(ctx, "BEGIN"); err != nil {
+		if err := out.exec(ctx, fmt.Sprintf("BEGIN; SET LOCAL idle_in_transaction_session_timeout = %d", leftTimeout)); err != nil {
 			return err
 		}
 		done := make(chan error, 1)
