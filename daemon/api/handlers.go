@@ -92,6 +92,7 @@ func (svc *Service) patchApp(w http.ResponseWriter, r *http.Request, who ipc.Cal
 		return err
 	}
 	a, err := svc.registry.SetApp(r.Context(), who, r.PathValue("app"), ch)
+	svc.remotes.WakePushes() // more of its checkpoints may go to remotes now
 	return answer(w, http.StatusOK, a, err)
 }
 
@@ -116,9 +117,7 @@ func (svc *Service) getCheckpoints(w http.ResponseWriter, r *http.Request, who i
 		Trigger: ipc.Trigger(r.URL.Query().Get("trigger")), Limit: limit,
 		Before: ipc.CheckpointID(r.URL.Query().Get("before")), Conversation: r.URL.Query().Get("conversation"),
 	})
-	for i := range list.Checkpoints {
-		svc.remotes.Locate(list.Checkpoints[i].AppID, &list.Checkpoints[i])
-	}
+	svc.remotes.Locate(list.Checkpoints...)
 	return answer(w, http.StatusOK, list, err)
 }
 
@@ -142,8 +141,9 @@ func (svc *Service) postPrune(w http.ResponseWriter, r *http.Request, who ipc.Ca
 
 func (svc *Service) getCheckpoint(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
 	cp, err := svc.checkpoints.Checkpoint(r.Context(), who, r.PathValue("app"), cpOf(r))
-	svc.remotes.Locate(cp.AppID, &cp)
-	return answer(w, http.StatusOK, cp, err)
+	located := []ipc.Checkpoint{cp}
+	svc.remotes.Locate(located...)
+	return answer(w, http.StatusOK, located[0], err)
 }
 
 func (svc *Service) deleteCheckpoint(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
@@ -156,6 +156,7 @@ func (svc *Service) deleteCheckpoint(w http.ResponseWriter, r *http.Request, who
 
 func (svc *Service) postPin(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
 	cp, err := svc.checkpoints.Pin(r.Context(), who, r.PathValue("app"), cpOf(r), true)
+	svc.remotes.WakePushes() // pinned checkpoints may go to remotes
 	return answer(w, http.StatusOK, cp, err)
 }
 

@@ -211,6 +211,11 @@ func (s *Service) add(ctx context.Context, who ipc.Caller, a *app.App, req ipc.R
 		return nil, err
 	}
 	r.Abilities = abilities(found)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.targets[key(rec.ID, r.Name)] != old {
+		return nil, errs.New(errs.Busy, "", "somebody else has just added or removed the remote %s", r.Name).WithHint("look at it: `mulligan remote show %s`", r.Name)
+	}
 	if err := store.PutRemote(ctx, s.store.Store, r); err != nil {
 		return nil, err
 	}
@@ -219,8 +224,6 @@ func (s *Service) add(ctx context.Context, who ipc.Caller, a *app.App, req ipc.R
 		return old, nil
 	}
 	t := newTarget(r)
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.targets[key(rec.ID, r.Name)] = t
 	return t, nil
 }
@@ -289,16 +292,19 @@ func (s *Service) Lag() (l Lag) {
 	return l
 }
 
-// Locate sets where an app's checkpoints are.
-func (s *Service) Locate(id ipc.AppID, cps ...*ipc.Checkpoint) {
-	list := s.of(id)
+// Locate sets where checkpoints of one app are.
+func (s *Service) Locate(cps ...ipc.Checkpoint) {
+	if len(cps) == 0 {
+		return
+	}
+	list := s.of(cps[0].AppID)
 	if len(list) == 0 {
 		return
 	}
-	for _, cp := range cps {
-		cp.Location = ipc.LocationHere
-		if slices.ContainsFunc(list, func(t *target) bool { return t.has(cp.ID) }) {
-			cp.Location = ipc.LocationBoth
+	for i := range cps {
+		cps[i].Location = ipc.LocationHere
+		if slices.ContainsFunc(list, func(t *target) bool { return t.has(cps[i].ID) }) {
+			cps[i].Location = ipc.LocationBoth
 		}
 	}
 }

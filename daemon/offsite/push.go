@@ -48,10 +48,18 @@ func (s *Service) PushAll(ctx context.Context) {
 	defer tick.Stop()
 	var work sync.WaitGroup
 	defer work.Wait()
+	woken := false
 	for {
 		s.mu.Lock()
 		for _, t := range s.targets {
-			if !t.due(s.opt.Now()) || !t.busy.TryLock() {
+			if woken {
+				t.hint()
+			}
+			if !t.writable(s.opt.Now()) || !t.busy.TryLock() {
+				continue
+			}
+			if !t.looks(s.opt.Now(), quietLooks*s.opt.UpkeepEvery) {
+				t.busy.Unlock()
 				continue
 			}
 			work.Go(func() {
@@ -64,10 +72,15 @@ func (s *Service) PushAll(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
+			woken = false
 		case <-s.wake:
+			woken = true
 		}
 	}
 }
+
+// quietLooks is how many ticks go by until it is looked for something to send that nobody told of.
+const quietLooks = 12
 
 // advance sends all that is to be sent to a remote, until something fails. t.busy is locked.
 func (s *Service) advance(ctx context.Context, t *target) {
@@ -80,7 +93,7 @@ func (s *Service) advance(ctx context.Context, t *target) {
 		return
 	}
 	for _, cp := range queue {
-		if err == nil && t.due(s.opt.Now()) {
+		if err == nil && t.writable(s.opt.Now()) {
 			t.begin(cp.ID)
 			err = s.send(snap.WithProgress(ctx, t.tell), a, t, cp)
 		}

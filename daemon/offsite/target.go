@@ -37,11 +37,13 @@ type target struct {
 	failures int // in a row
 	problem  error
 	next     time.Time     // the next try is not before
+	hinted   bool          // there may be something new to send
+	quiet    time.Time     // until when nothing is looked for without a hint
 	changed  chan struct{} // closed when a try ends
 }
 
 func newTarget(r store.Remote) *target {
-	return &target{name: r.Name, rec: r, changed: make(chan struct{})}
+	return &target{name: r.Name, rec: r, hinted: true, changed: make(chan struct{})}
 }
 
 func (t *target) record() store.Remote {
@@ -109,7 +111,7 @@ func (t *target) begin(id ipc.CheckpointID) {
 func (t *target) tell(w snap.Work) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	w.What += " of " + string(t.sending) + " to " + t.name
+	w.What += " to " + t.name
 	t.work = w
 }
 
@@ -139,8 +141,27 @@ func (t *target) finish(err error, now time.Time, pause time.Duration) {
 // maxPause is the longest pause between two tries.
 const maxPause = 10 * time.Minute
 
-// due reports whether a try may begin.
-func (t *target) due(now time.Time) bool {
+// hint says that there may be something new to send.
+func (t *target) hint() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.hinted = true
+}
+
+// looks marks that it is being looked whether there is something to send, and reports whether that is due. Looking reads the records of all
+// checkpoints, so it is not done again and again without a reason.
+func (t *target) looks(now time.Time, pause time.Duration) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.hinted && t.problem == nil && now.Before(t.quiet) {
+		return false
+	}
+	t.hinted, t.quiet = false, now.Add(pause)
+	return true
+}
+
+// writable reports whether something may be sent now.
+func (t *target) writable(now time.Time) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return !t.gone && !t.rec.ReadOnly && t.rec.Clone == nil && t.status.Lost == nil && !now.Before(t.next)
