@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"time"
@@ -207,8 +208,11 @@ var freeFolder = privsep.Define("daemon.freeFolder", func(_ context.Context, f w
 		return false, err
 	}
 	defer dir.Close()
-	if names, err := dir.Readdirnames(1); err == nil || len(names) > 0 {
+	switch _, err := dir.Readdirnames(1); {
+	case err == nil:
 		return false, errs.New(errs.Conflict, "", "the folder %q is not empty", f.Path).WithHint("choose one that does not exist, or is empty")
+	case !errors.Is(err, io.EOF):
+		return false, err
 	}
 	return false, nil
 }).Within(FolderTimeout)
