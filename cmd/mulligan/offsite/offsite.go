@@ -32,6 +32,22 @@ type Host struct {
 	Lasting    func(*cobra.Command) *cobra.Command
 }
 
+// args returns the check of a command that takes this many arguments.
+func (h Host) args(least, most int) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error { return h.Args(cmd, args, least, most) }
+}
+
+// about returns what a command runs that is about the app of --app, or of the current folder.
+func (h Host) about(run func(ctx context.Context, client *ipc.Client, app string, args []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		client, app, err := h.Target(cmd.Context())
+		if err != nil {
+			return err
+		}
+		return run(cmd.Context(), client, app, args)
+	}
+}
+
 // server has the flags that say where a bucket is, and with whose credentials it is used.
 type server struct {
 	endpoint, region string
@@ -87,22 +103,18 @@ func newAdd(h Host) *cobra.Command {
 		Short:   "Add a remote, after checking what its key can do",
 		Long:    addLong,
 		Example: "  mulligan remote add backup s3://backups/mulligan --recipient age1…\n  mulligan remote add minio s3://apps --endpoint http://127.0.0.1:9000 --recipient age1…",
-		Args:    func(cmd *cobra.Command, args []string) error { return h.Args(cmd, args, 2, 2) },
-		RunE: func(cmd *cobra.Command, args []string) (err error) {
-			client, app, err := h.Target(cmd.Context())
-			if err != nil {
-				return err
-			}
+		Args:    h.args(2, 2),
+		RunE: h.about(func(ctx context.Context, client *ipc.Client, app string, args []string) (err error) {
 			req.Name, req.URL = args[0], args[1]
 			if req.Endpoint, req.Region, req.BucketKeys, err = s.place(); err != nil {
 				return err
 			}
-			r, err := client.AddRemote(cmd.Context(), app, req)
+			r, err := client.AddRemote(ctx, app, req)
 			if err != nil {
 				return err
 			}
 			return show(h.Out, r)
-		},
+		}),
 	}
 	s.add(cmd)
 	cmd.Flags().StringArrayVar(&req.Recipients, "recipient", nil, "who can read what is sent, as `age1…`; may be repeated")
@@ -115,18 +127,14 @@ func newList(h Host) *cobra.Command {
 		Short:   "List the app's remotes, and how far they are behind",
 		Long:    "List the app's remotes, and how far they are behind.\n\nIn a pipe, the fields are: name, state, URL, number of checkpoints there, newest of them,\nnumber that is not there yet, what is wrong.",
 		Example: "  mulligan remote list",
-		Args:    func(cmd *cobra.Command, args []string) error { return h.Args(cmd, args, 0, 0) },
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			client, app, err := h.Target(cmd.Context())
-			if err != nil {
-				return err
-			}
-			list, err := client.Remotes(cmd.Context(), app)
+		Args:    h.args(0, 0),
+		RunE: h.about(func(ctx context.Context, client *ipc.Client, app string, _ []string) error {
+			list, err := client.Remotes(ctx, app)
 			if err != nil {
 				return err
 			}
 			return printList(h.Out, list)
-		},
+		}),
 	}
 }
 
@@ -149,13 +157,9 @@ func newShow(h Host) *cobra.Command {
 		Short:   "Show a remote: what is there, how far it is behind, what it costs",
 		Long:    "Show a remote of the app: what is there, how far it is behind and since when, and what was\nasked of its server. NAME may be left out where there is one.\n\nIn a pipe: a line per field, its name and its value.",
 		Example: "  mulligan remote show backup",
-		Args:    func(cmd *cobra.Command, args []string) error { return h.Args(cmd, args, 0, 1) },
-		RunE: func(cmd *cobra.Command, args []string) error {
-			client, app, err := h.Target(cmd.Context())
-			if err != nil {
-				return err
-			}
-			list, err := client.Remotes(cmd.Context(), app)
+		Args:    h.args(0, 1),
+		RunE: h.about(func(ctx context.Context, client *ipc.Client, app string, args []string) error {
+			list, err := client.Remotes(ctx, app)
 			if err != nil {
 				return err
 			}
@@ -168,7 +172,7 @@ func newShow(h Host) *cobra.Command {
 				return errs.New(errs.Invalid, "remote show", "the app has %d remotes", len(list.Remotes)).WithHint("name one: `mulligan remote list`")
 			}
 			return errs.New(errs.NotFound, "remote show", "the app has no such remote").WithHint("`mulligan remote list` shows its remotes, and `mulligan remote add` adds one")
-		},
+		}),
 	}
 }
 
@@ -210,14 +214,10 @@ func newRemove(h Host) *cobra.Command {
 		Short:   "Forget a remote; what was sent stays there",
 		Long:    "Forget a remote of the app, with its credentials. What was sent stays in the bucket.",
 		Example: "  mulligan remote remove backup",
-		Args:    func(cmd *cobra.Command, args []string) error { return h.Args(cmd, args, 1, 1) },
-		RunE: func(cmd *cobra.Command, args []string) error {
-			client, app, err := h.Target(cmd.Context())
-			if err != nil {
-				return err
-			}
-			return client.RemoveRemote(cmd.Context(), app, args[0])
-		},
+		Args:    h.args(1, 1),
+		RunE: h.about(func(ctx context.Context, client *ipc.Client, app string, args []string) error {
+			return client.RemoveRemote(ctx, app, args[0])
+		}),
 	}
 }
 
@@ -295,7 +295,7 @@ func newKey(h Host) *cobra.Command {
 		Short:   "Make an identity, and print its recipient",
 		Long:    keyLong,
 		Example: "  mulligan remote key new shop.key",
-		Args:    func(cmd *cobra.Command, args []string) error { return h.Args(cmd, args, 1, 1) },
+		Args:    h.args(1, 1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			const op = "remote key new"
 			text, recipient, err := identity.New()
@@ -340,24 +340,20 @@ func NewPush(h Host) *cobra.Command {
 		Long:              pushLong,
 		Example:           "  mulligan push --wait\n  mulligan push 1 2 --remote backup",
 		ValidArgsFunction: h.Complete,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			client, app, err := h.Target(cmd.Context())
-			if err != nil {
-				return err
-			}
+		RunE: h.about(func(ctx context.Context, client *ipc.Client, app string, args []string) error {
 			for _, name := range args {
-				_, _, id, err := h.Checkpoint(cmd.Context(), name)
+				_, _, id, err := h.Checkpoint(ctx, name)
 				if err != nil {
 					return err
 				}
 				req.Checkpoints = append(req.Checkpoints, id)
 			}
-			list, err := client.Push(cmd.Context(), app, req)
+			list, err := client.Push(ctx, app, req)
 			if err != nil {
 				return err
 			}
 			return printList(h.Out, list)
-		},
+		}),
 	}
 	cmd.Flags().BoolVar(&req.Wait, "wait", false, "wait until they are there")
 	cmd.Flags().StringVar(&req.Remote, "remote", "", "only to the remote `NAME`")
@@ -392,7 +388,7 @@ func NewClone(h Host) *cobra.Command {
 		Short:   "Make an app on this host from a remote",
 		Long:    cloneLong,
 		Example: "  mulligan clone s3://backups/mulligan --app shop --identity shop.key\n  mulligan clone s3://backups/mulligan ./shop --identity shop.key --at cp-4f2a --db main=postgres:///shop",
-		Args:    func(cmd *cobra.Command, args []string) error { return h.Args(cmd, args, 1, 2) },
+		Args:    h.args(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			const op = "clone"
 			text, err := os.ReadFile(file)
