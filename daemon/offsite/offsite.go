@@ -31,6 +31,7 @@ import (
 	"mulligan/errs"
 	"mulligan/ipc"
 	"mulligan/remote"
+	"mulligan/snap"
 )
 
 // Service sends checkpoints to remotes and clones apps from them. Safe for concurrent use.
@@ -203,6 +204,7 @@ func (s *Service) add(ctx context.Context, who ipc.Caller, a *app.App, req ipc.R
 	if err != nil {
 		return nil, err
 	}
+	snap.Begin(ctx, "checking what the key can do there")
 	found, err := remote.Probe(ctx, bucket, r.Place)
 	if errs.KindOf(err) == errs.Unavailable {
 		return nil, &errs.Error{Kind: errs.Unavailable, Err: err, Hint: "check --endpoint, and that this host reaches it"}
