@@ -9,7 +9,7 @@ import (
 // TestGuests has apps that are guests of a real libvirt: they are taken back, forked and rescued.
 func TestGuests(t *testing.T) {
 	t.Parallel()
-	testkit.Some(t, 3,
+	testkit.Some(t, 2,
 		testDomainUnit,
 		testDomainKilled,
 		testDomainMemory,

@@ -31,7 +31,7 @@ func TestClusters(t *testing.T) {
 // TestAgentsAtWork has the real programs of agents at work. TestClaudeCode is in every run.
 func TestAgentsAtWork(t *testing.T) {
 	t.Parallel()
-	testkit.Some(t, 3,
+	testkit.Some(t, 2,
 		testOpenCode,
 		testGemini,
 		testClaudeCodeMayWrite,

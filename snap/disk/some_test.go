@@ -29,6 +29,7 @@ func TestGuests(t *testing.T) {
 		testUnit,
 		testRescueOfGuest,
 		testSalvage,
+		testRollbacksOfARunningGuest,
 	)
 }
 

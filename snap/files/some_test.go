@@ -8,7 +8,7 @@ import (
 
 // TestManyWrites goes back and forward while much is written, and after that.
 func TestManyWrites(t *testing.T) {
-	testkit.Some(t, 2,
+	testkit.Some(t, 1,
 		testRandom,
 		testTurnsOfTwoWriters,
 		testRealStorm,
