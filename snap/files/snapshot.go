@@ -121,6 +121,7 @@ func without(ctx context.Context, m *manifest.Manifest, x *workspace.Rules) (*ma
 		if err != nil {
 			return nil, err
 		}
+		var kids []*manifest.Node
 		for _, k := range entries {
 			p := relpath.Join(path, k.Name)
 			if x.Excludes(p, k.Kind() == manifest.DirKind) {
@@ -130,8 +131,9 @@ func without(ctx context.Context, m *manifest.Manifest, x *workspace.Rules) (*ma
 			if err != nil {
 				return nil, err
 			}
-			n.Children = append(n.Children, kid)
+			kids = append(kids, kid)
 		}
+		n.SetChildren(kids)
 		return n, nil
 	}
 	return load(m.Root, ".")

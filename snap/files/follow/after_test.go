@@ -2,7 +2,6 @@ package follow
 
 import (
 	"fmt"
-	"slices"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -14,11 +13,10 @@ import (
 func TestAfter(t *testing.T) {
 	root := &manifest.Node{Entry: manifest.Entry{Mode: manifest.DirKind}}
 	add := func(in *manifest.Node, name string, mode uint32) *manifest.Node {
-		i, ok := in.ChildIndex(name)
-		if !ok {
-			in.Children = slices.Insert(in.Children, i, &manifest.Node{Entry: manifest.Entry{Name: name, Mode: mode}})
+		if in.Child(name) == nil {
+			in.Put(&manifest.Node{Entry: manifest.Entry{Name: name, Mode: mode}})
 		}
-		return in.Children[i]
+		return in.Child(name)
 	}
 	for i := range 50 {
 		a := add(root, fmt.Sprint("a", i%3), manifest.DirKind)
@@ -31,6 +29,7 @@ func TestAfter(t *testing.T) {
 			want = append(want, p)
 		}
 	})
+	l.pack()
 	for stride := 1; stride < 80; stride += 13 {
 		var got []string
 		for at := ""; ; at = got[len(got)-1] {

@@ -56,6 +56,7 @@ func (j *Session) readAll(ctx context.Context) error {
 		return err
 	}
 	l.begun()
+	l.pack()
 	j.live, j.todo = l, todo{}
 	for p := range skipped {
 		j.todo.path(p)
@@ -77,7 +78,7 @@ func (m *merger) pruneAll(path string, n *manifest.Node) {
 		return
 	}
 	m.prune(path, n)
-	for _, k := range n.Children {
+	for k := range n.Folders {
 		m.pruneAll(relpath.Join(path, k.Name), k)
 	}
 }

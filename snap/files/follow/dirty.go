@@ -275,7 +275,7 @@ func collectTies(n *manifest.Node, out map[string]inode.ID) {
 	if n.LinkKey != "" {
 		out[n.LinkKey] = n.ID
 	}
-	for _, k := range n.Children {
+	for _, k := range n.Children() {
 		collectTies(k, out)
 	}
 }
@@ -291,15 +291,22 @@ func (l *live) untied(ties map[string]inode.ID) {
 	if len(byInode) == 0 {
 		return
 	}
+	found := map[string]string{}
 	l.each(l.root, ".", func(path string, n *manifest.Node) {
 		if tie, ok := byInode[n.ID]; ok && n.LinkKey == "" && !n.IsDir() && !n.Mount {
-			n.LinkKey = tie
-			if l.names[tie] == nil {
-				l.names[tie] = map[string]bool{}
-			}
-			l.names[tie][path] = true
+			found[path] = tie
 		}
 	})
+	for path, tie := range found {
+		dir, name := relpath.Split(path)
+		in := l.find(dir)
+		l.unpack(in)
+		in.Child(name).LinkKey = tie
+		if l.names[tie] == nil {
+			l.names[tie] = map[string]bool{}
+		}
+		l.names[tie][path] = true
+	}
 }
 
 // limits returns an error if the tree is too large.

@@ -182,7 +182,7 @@ func (f *Follower) Memory(ctx context.Context, deltas []diff.Delta) walk.Memory 
 			path := deltas[i].Path
 			if n := j.live.find(path); n != nil && n.Sure {
 				known := *n
-				known.Children = nil
+				known.SetChildren(nil)
 				s[path] = &known
 			}
 		}

@@ -25,13 +25,14 @@ type live struct {
 	files   int64                      // number of names
 	warn    map[string]bool            // mount points
 	removed []*manifest.Node           // nodes that were removed last; if they were moved, their new names may come with the next batch
+	open    map[*manifest.Node]bool    // folders that are not packed
 
 	drafts map[*manifest.Node][]manifest.Entry // unchanging copies of the folders that are hashed and not stored
 }
 
 // newLive returns the state for a tree that was just read.
 func newLive(root *manifest.Node) *live {
-	l := &live{root: root, names: map[string]map[string]bool{}, warn: map[string]bool{}, drafts: map[*manifest.Node][]manifest.Entry{}}
+	l := &live{root: root, names: map[string]map[string]bool{}, warn: map[string]bool{}, open: map[*manifest.Node]bool{}, drafts: map[*manifest.Node][]manifest.Entry{}}
 	manifest.AssignGroups(root)
 	l.each(root, ".", l.enter)
 	return l
@@ -40,7 +41,7 @@ func newLive(root *manifest.Node) *live {
 // each calls do for n and everything below it, parents first.
 func (l *live) each(n *manifest.Node, path string, do func(string, *manifest.Node)) {
 	do(path, n)
-	for _, k := range n.Children {
+	for _, k := range n.Children() {
 		l.each(k, relpath.Join(path, k.Name), do)
 	}
 }
@@ -48,6 +49,9 @@ func (l *live) each(n *manifest.Node, path string, do func(string, *manifest.Nod
 // enter records a new name in the indexes beside the tree.
 func (l *live) enter(path string, n *manifest.Node) {
 	l.files++
+	if n.IsDir() {
+		l.open[n] = true
+	}
 	if n.Mount {
 		l.warn[path] = true
 	}
@@ -62,6 +66,7 @@ func (l *live) enter(path string, n *manifest.Node) {
 func (l *live) leave(path string, n *manifest.Node) {
 	l.files--
 	delete(l.warn, path)
+	delete(l.open, n)
 	if n.LinkKey != "" {
 		delete(l.names[n.LinkKey], path)
 		if len(l.names[n.LinkKey]) == 0 {
@@ -70,7 +75,22 @@ func (l *live) leave(path string, n *manifest.Node) {
 	}
 }
 
-// find returns the node at path, or nil.
+// unpack makes the entries of a folder nodes that may be changed.
+func (l *live) unpack(n *manifest.Node) {
+	if n.Unpack() {
+		l.open[n] = true
+	}
+}
+
+// pack packs the folders that changed since the last call.
+func (l *live) pack() {
+	for n := range l.open {
+		n.Pack()
+	}
+	clear(l.open)
+}
+
+// find returns the node at path, or nil. The node of a file may be a copy: the folder must be unpacked before it is changed.
 func (l *live) find(path string) *manifest.Node {
 	n, rest := l.reach(path)
 	if rest != "" {
@@ -123,7 +143,7 @@ func (r *remembered) moved(id inode.ID) *manifest.Node {
 			if n.IsFile() {
 				r.files[n.ID] = n
 			}
-			for _, k := range n.Children {
+			for _, k := range n.Children() {
 				visit(k)
 			}
 		}
@@ -161,10 +181,8 @@ func notStored(n *manifest.Node, depth int, levels *[][]*manifest.Node) {
 		*levels = append(*levels, nil)
 	}
 	(*levels)[depth] = append((*levels)[depth], n)
-	for _, k := range n.Children {
-		if k.IsDir() {
-			notStored(k, depth+1, levels)
-		}
+	for k := range n.Folders {
+		notStored(k, depth+1, levels)
 	}
 }
 
@@ -196,10 +214,8 @@ func setStored(n *manifest.Node) {
 		return
 	}
 	n.HashState = manifest.Stored
-	for _, k := range n.Children {
-		if k.IsDir() {
-			setStored(k)
-		}
+	for k := range n.Folders {
+		setStored(k)
 	}
 }
 

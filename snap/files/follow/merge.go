@@ -40,6 +40,7 @@ func (m *merger) apply(f observation) {
 	if in == nil || !in.IsDir() {
 		return // its folder was removed meanwhile, with everything in it
 	}
+	m.l.unpack(in)
 	m.reconcile(in, f.path, in.Child(name), f.node, f.deep)
 }
 
@@ -63,7 +64,7 @@ func (m *merger) reconcile(in *manifest.Node, path string, old, new *manifest.No
 		m.change(path, old, new)
 	default:
 		if old.IsDir() {
-			for _, k := range old.Children {
+			for _, k := range old.Children() {
 				m.gone(relpath.Join(path, k.Name), k)
 			}
 		}
@@ -73,7 +74,8 @@ func (m *merger) reconcile(in *manifest.Node, path string, old, new *manifest.No
 
 // names compares the entries of two folders.
 func (m *merger) names(path string, old, new *manifest.Node) {
-	was, is := slices.Clone(old.Children), new.Children
+	m.l.unpack(old)
+	was, is := slices.Clone(old.Children()), new.Children()
 	for len(was) > 0 || len(is) > 0 {
 		var a, b *manifest.Node
 		if len(is) == 0 || len(was) > 0 && was[0].Name <= is[0].Name {
@@ -103,9 +105,8 @@ func (m *merger) change(path string, old, new *manifest.Node) {
 	same := old.Entry.SameMeta(&fresh) && old.Entry.SameBody(&fresh)
 	old.Entry, old.ID, old.Ctime, old.Sure = fresh, new.ID, new.Ctime, new.Sure
 	m.undo = append(m.undo, func() {
-		kids := old.Children
-		*old = before
-		old.Children, old.HashState = kids, manifest.Outdated
+		old.Become(&before)
+		old.HashState = manifest.Outdated
 	})
 	if !same {
 		m.record(path, &before.Entry, &old.Entry)
@@ -126,8 +127,7 @@ func (m *merger) replace(in *manifest.Node, path string, old, new *manifest.Node
 		old.ID, old.Ctime, old.Nlink, old.Sure = new.ID, new.Ctime, new.Nlink, new.Sure
 		return
 	}
-	i, _ := in.ChildIndex(old.Name)
-	in.Children[i] = new
+	in.Put(new)
 	m.removed = append(m.removed, old)
 	m.l.leave(path, old)
 	m.l.enter(path, new)
@@ -136,37 +136,28 @@ func (m *merger) replace(in *manifest.Node, path string, old, new *manifest.Node
 	m.undo = append(m.undo, func() {
 		m.l.leave(path, new)
 		m.l.enter(path, old)
-		i, _ := in.ChildIndex(old.Name)
-		in.Children[i] = old
+		in.Put(old)
 	})
 	if old.IsDir() || !old.Entry.Equal(&new.Entry) {
 		m.record(path, &old.Entry, &new.Entry)
 		m.unseal(path)
 	}
-	for _, k := range new.Children {
+	for _, k := range new.Children() {
 		m.came(relpath.Join(path, k.Name), k)
 	}
 }
 
 func (m *merger) link(in *manifest.Node, path string, n *manifest.Node) {
-	i, _ := in.ChildIndex(n.Name)
-	in.Children = slices.Insert(in.Children, i, n)
+	in.Put(n)
 	m.unseal(path)
-	m.undo = append(m.undo, func() {
-		i, _ := in.ChildIndex(n.Name)
-		in.Children = slices.Delete(in.Children, i, i+1)
-	})
+	m.undo = append(m.undo, func() { in.Remove(n.Name) })
 }
 
 func (m *merger) unlink(in *manifest.Node, path string, n *manifest.Node) {
-	i, _ := in.ChildIndex(n.Name)
-	in.Children = slices.Delete(in.Children, i, i+1)
+	in.Remove(n.Name)
 	m.removed = append(m.removed, n)
 	m.unseal(path)
-	m.undo = append(m.undo, func() {
-		i, _ := in.ChildIndex(n.Name)
-		in.Children = slices.Insert(in.Children, i, n)
-	})
+	m.undo = append(m.undo, func() { in.Put(n) })
 }
 
 // came records n, which is new, and everything below it.
@@ -177,14 +168,14 @@ func (m *merger) came(path string, n *manifest.Node) {
 	m.note(n.LinkKey)
 	m.undo = append(m.undo, func() { m.l.leave(path, n) })
 	m.record(path, nil, &n.Entry)
-	for _, k := range n.Children {
+	for _, k := range n.Children() {
 		m.came(relpath.Join(path, k.Name), k)
 	}
 }
 
 // gone records that n and everything below it were removed.
 func (m *merger) gone(path string, n *manifest.Node) {
-	for _, k := range n.Children {
+	for _, k := range n.Children() {
 		m.gone(relpath.Join(path, k.Name), k)
 	}
 	m.l.leave(path, n)
@@ -198,10 +189,10 @@ func (m *merger) prune(path string, n *manifest.Node) {
 	if len(m.skipped) == 0 {
 		return
 	}
-	n.Children = slices.DeleteFunc(n.Children, func(k *manifest.Node) bool {
+	n.SetChildren(slices.DeleteFunc(n.Children(), func(k *manifest.Node) bool {
 		_, skip := m.skipped[relpath.Join(path, k.Name)]
 		return skip
-	})
+	}))
 }
 
 func (m *merger) note(tie string) {

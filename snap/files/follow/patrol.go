@@ -56,16 +56,14 @@ func (j *Session) Patrol(ctx context.Context, now time.Time) time.Duration {
 func (l *live) after(path string, most int) (out []string) {
 	var visit func(n *manifest.Node, at, rest string)
 	visit = func(n *manifest.Node, at, rest string) {
-		from := 0
-		if rest != "" {
-			name, below := relpath.Cut(rest)
-			i, ok := n.ChildIndex(name)
-			if from = i; ok {
-				from++
-				visit(n.Children[i], relpath.Join(at, name), below)
+		name, below := relpath.Cut(rest)
+		for _, k := range n.Children() {
+			if rest != "" && k.Name <= name {
+				if k.Name == name {
+					visit(k, relpath.Join(at, name), below)
+				}
+				continue
 			}
-		}
-		for _, k := range n.Children[from:] {
 			if len(out) >= most {
 				return
 			}

@@ -40,6 +40,7 @@ func (j *Session) Rest(ctx context.Context) {
 		err = j.save()
 	}
 	j.live.seal(j.f.Store) // so that the hashes are computed before the next request
+	j.live.pack()
 	for p, h := range j.debounced {
 		if time.Since(h.until) > 2*h.rest {
 			delete(j.debounced, p)

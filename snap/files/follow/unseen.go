@@ -83,7 +83,7 @@ func (l *live) withMapped(fresh map[string]bool) map[string]bool {
 
 // filesOf returns the paths below n of files with these inode numbers.
 func filesOf(n *manifest.Node, inodes map[uint64]bool) (out []string) {
-	for _, k := range n.Children {
+	for _, k := range n.Children() {
 		if k.IsFile() && inodes[k.ID.Ino] {
 			out = append(out, k.Name)
 		}
@@ -137,7 +137,7 @@ func (l *live) allNames(folders bool) (out []named) {
 	var visit func(path string, n *manifest.Node)
 	visit = func(path string, n *manifest.Node) {
 		f := named{path: path}
-		for _, k := range n.Children {
+		for _, k := range n.Children() {
 			if k.IsDir() {
 				visit(relpath.Join(path, k.Name), k)
 			}

@@ -213,7 +213,7 @@ func (m *Manifest) ungrouped(e Entry) (*Node, error) {
 		if err != nil {
 			return nil, err
 		}
-		n.Children = append(n.Children, kid)
+		n.children = append(n.children, kid)
 	}
 	return n, nil
 }

@@ -1,9 +1,6 @@
 package manifest
 
 import (
-	"slices"
-	"strings"
-
 	"mulligan/snap"
 	"mulligan/snap/cas"
 	"mulligan/snap/files/inode"
@@ -13,8 +10,10 @@ import (
 // Node is an entry of a tree in memory that becomes a manifest.
 type Node struct {
 	Entry
-	Children []*Node // of a folder, sorted by name
-	LinkKey  string  // equal for all names of one file; "" if it has only one
+	LinkKey string // equal for all names of one file; "" if it has only one
+
+	children []*Node // of a folder, sorted by name: those that are not packed
+	packed   *packed // the others; nil: none
 
 	// The following fields are set for entries that were read from disk. They identify the file. Sure means that every write since
 	// the reading changes the stat.
@@ -23,19 +22,6 @@ type Node struct {
 	Nlink     uint32
 	Sure      bool
 	HashState HashState // of a folder. Only the journal uses it
-}
-
-// ChildIndex returns the index at which the child of that name is, or would be inserted, and whether the child exists.
-func (n *Node) ChildIndex(name string) (int, bool) {
-	return slices.BinarySearchFunc(n.Children, name, func(k *Node, s string) int { return strings.Compare(k.Name, s) })
-}
-
-// Child returns the child of that name, or nil.
-func (n *Node) Child(name string) *Node {
-	if i, ok := n.ChildIndex(name); ok {
-		return n.Children[i]
-	}
-	return nil
 }
 
 // Unchanged reports whether st is the stat of the file or folder that n was read from, and shows no change.
@@ -93,7 +79,7 @@ func AssignGroups(root *Node) {
 			}
 			g.nodes = append(g.nodes, n)
 		}
-		for _, k := range n.Children {
+		for _, k := range n.children { // a packed entry has no other name
 			visit(k, relpath.Join(path, k.Name))
 		}
 	}
@@ -113,7 +99,7 @@ func (n *Node) Seal(b *cas.Batch, kept map[snap.Hash][]Entry) error {
 	if !n.IsDir() {
 		return nil
 	}
-	for _, k := range n.Children {
+	for k := range n.Folders {
 		if err := k.Seal(b, kept); err != nil {
 			return err
 		}
@@ -136,8 +122,9 @@ func (n *Node) Seal(b *cas.Batch, kept map[snap.Hash][]Entry) error {
 
 // Entries returns pointers to the entries of a folder.
 func (n *Node) Entries() []*Entry {
-	list := make([]*Entry, len(n.Children))
-	for i, k := range n.Children {
+	children := n.Children()
+	list := make([]*Entry, len(children))
+	for i, k := range children {
 		list[i] = &k.Entry
 	}
 	return list
@@ -145,8 +132,9 @@ func (n *Node) Entries() []*Entry {
 
 // CopyEntries returns a copy of the entries of a folder.
 func (n *Node) CopyEntries() []Entry {
-	list := make([]Entry, len(n.Children))
-	for i, k := range n.Children {
+	children := n.Children()
+	list := make([]Entry, len(children))
+	for i, k := range children {
 		list[i] = k.Entry
 	}
 	return list

@@ -127,7 +127,7 @@ func Known(root *manifest.Node) iter.Seq2[inode.ID, record] {
 					return false
 				}
 			}
-			for _, k := range n.Children {
+			for _, k := range n.Children() {
 				if !visit(k) {
 					return false
 				}

@@ -65,13 +65,13 @@ func TestForetellingLeavesTheWalkAlone(t *testing.T) {
 		w := &Walker{Workspace: ws, Cache: LoadCache(t.TempDir()), MaxFiles: 2 * files, MaxBytes: 1 << 20}
 		top, err := w.NewScan(ctx, "test", &slowSink{func() {}}, func(snap.Hash) bool { return false }).Run()
 		noError(t, err)
-		for i, kid := range top.Children {
+		for i, kid := range top.Children() {
 			if want := fmt.Sprintf("file with a long name %06d", i); kid.Name != want {
-				t.Fatalf("entry %d of %d is %q, want %q", i, len(top.Children), kid.Name, want)
+				t.Fatalf("entry %d of %d is %q, want %q", i, len(top.Children()), kid.Name, want)
 			}
 		}
-		if len(top.Children) != files {
-			t.Fatalf("%d of %d entries were read", len(top.Children), files)
+		if len(top.Children()) != files {
+			t.Fatalf("%d of %d entries were read", len(top.Children()), files)
 		}
 	}
 }

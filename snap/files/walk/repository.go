@@ -39,10 +39,8 @@ func repositories(n *manifest.Node, path string, do func(path string, n *manifes
 		do(path, n)
 		return
 	}
-	for _, k := range n.Children {
-		if k.IsDir() {
-			repositories(k, relpath.Join(path, k.Name), do)
-		}
+	for k := range n.Folders {
+		repositories(k, relpath.Join(path, k.Name), do)
 	}
 }
 
@@ -112,10 +110,7 @@ func (s *Scan) stillIn(dir *beneath.Root, n *manifest.Node, began time.Time) (bo
 	if err != nil || !n.Unchanged(st) || !Reliable(st, began) {
 		return false, s.Ctx.Err()
 	}
-	for _, k := range n.Children {
-		if !k.IsDir() {
-			continue
-		}
+	for k := range n.Folders {
 		if still, err := s.still(dir, k.Name, k, began); !still || err != nil {
 			return false, err
 		}
@@ -125,7 +120,7 @@ func (s *Scan) stillIn(dir *beneath.Root, n *manifest.Node, began time.Time) (bo
 
 // locked reports whether a running git process holds a lock of the repository n: whether n has a recent .lock file.
 func locked(n *manifest.Node) bool {
-	return slices.ContainsFunc(n.Children, func(k *manifest.Node) bool {
+	return slices.ContainsFunc(n.Children(), func(k *manifest.Node) bool {
 		return strings.HasSuffix(k.Name, ".lock") && time.Since(time.Unix(k.Ctime.Sec, int64(k.Ctime.Nsec))) < lockAge
 	})
 }
@@ -143,8 +138,8 @@ func (s *Scan) readAgain(root *beneath.Root, path string, n *manifest.Node) erro
 
 // count returns the number of names below n.
 func count(n *manifest.Node) int {
-	c := len(n.Children)
-	for _, k := range n.Children {
+	c := len(n.Children())
+	for k := range n.Folders {
 		c += count(k)
 	}
 	return c

@@ -202,6 +202,7 @@ func (s *Scan) listing(dir *beneath.Root, path string, n *manifest.Node) error {
 		return s.Failed(path, err)
 	}
 	var bytes int64
+	var kids []*manifest.Node
 	for _, name := range names {
 		p := relpath.Join(path, name)
 		st, err := inode.StatAt(fd, name)
@@ -219,7 +220,7 @@ func (s *Scan) listing(dir *beneath.Root, path string, n *manifest.Node) error {
 			return err
 		}
 		s.meter.Add(1)
-		n.Children = append(n.Children, kid)
+		kids = append(kids, kid)
 		bytes += min(st.Size, st.Blocks*512)
 	}
 	after, err := inode.StatAt(fd, "")
@@ -229,9 +230,10 @@ func (s *Scan) listing(dir *beneath.Root, path string, n *manifest.Node) error {
 	if s.Skip == nil && !before.Same(after) {
 		return ErrMoved
 	}
-	if err := s.count(len(n.Children), bytes); err != nil {
+	if err := s.count(len(kids), bytes); err != nil {
 		return err
 	}
+	n.SetChildren(kids)
 	return s.ReadFolder(fd, path, n, before)
 }
 
@@ -279,10 +281,7 @@ func (s *Scan) subfolders(dir *beneath.Root, path string, n *manifest.Node) erro
 			once.Do(func() { failed = err })
 		}
 	}
-	for _, k := range n.Children {
-		if !k.IsDir() {
-			continue
-		}
+	for k := range n.Folders {
 		select {
 		case s.slots <- struct{}{}:
 			wg.Go(func() {
@@ -321,7 +320,8 @@ func (s *Scan) Subfolder(dir *beneath.Root, path string, n *manifest.Node) error
 // Mounted turns n into a mount point.
 func (s *Scan) Mounted(path string, n *manifest.Node) {
 	n.Entry = manifest.Entry{Name: n.Name, Mode: n.Kind(), Mount: true}
-	n.Children, n.LinkKey = nil, ""
+	n.SetChildren(nil)
+	n.LinkKey = ""
 	s.warn("%s", MountWarning(s.shown(path)))
 }
 
