@@ -24,6 +24,7 @@ type file struct {
 	URI       string      `toml:"uri"`
 	Shutdown  string      `toml:"shutdown"`
 	Auto      bool        `toml:"auto"`
+	Follow    *bool       `toml:"follow"`
 	Titles    *bool       `toml:"titles"`
 	Exclude   []string    `toml:"exclude"`
 	Health    *health     `toml:"health"`
@@ -108,7 +109,7 @@ func defaults() retention {
 func (f *file) app() (ipc.App, *fault) {
 	app := ipc.App{
 		Slug: f.Slug, Owner: f.Owner, Workspace: f.Workspace, Unit: f.Unit, Run: f.Run, Engine: f.Engine,
-		Domain: f.Domain, URI: f.URI, Shutdown: f.Shutdown, Auto: f.Auto, Titles: f.Titles, Exclude: f.Exclude,
+		Domain: f.Domain, URI: f.URI, Shutdown: f.Shutdown, Auto: f.Auto, Follow: f.Follow, Titles: f.Titles, Exclude: f.Exclude,
 		Retention: ipc.Retention{
 			KeepLast: f.Retention.KeepLast, DailyDays: f.Retention.DailyDays, KeepTurns: f.Retention.KeepTurns, KeepSafety: f.Retention.KeepSafety,
 			MaxBytes: f.Retention.MaxBytes.Bytes, ExpireAfter: f.Retention.ExpireAfter,

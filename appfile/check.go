@@ -26,7 +26,7 @@ var (
 
 func check(app ipc.App) *fault {
 	for _, rule := range []func(ipc.App) *fault{
-		checkNames, checkWorkspace, checkProcess, checkContainers, checkHealth, checkRetention, checkForking, checkRemoting, checkDatabases,
+		checkNames, checkWorkspace, checkFollow, checkProcess, checkContainers, checkHealth, checkRetention, checkForking, checkRemoting, checkDatabases,
 	} {
 		if f := rule(app); f != nil {
 			return f
@@ -188,6 +188,13 @@ func checkForking(app ipc.App) *fault {
 	}
 	if d, err := time.ParseDuration(f.ExpireAfter); err != nil || d < 0 {
 		return &fault{key: "fork.expire_after", what: fmt.Sprintf("expire_after %q of forks is not a duration", f.ExpireAfter), hint: `write hours, as in "24h"; "0" means never`}
+	}
+	return nil
+}
+
+func checkFollow(app ipc.App) *fault {
+	if app.Auto && app.Follow != nil && !*app.Follow {
+		return &fault{key: "follow", what: "automatic checkpoints need the files to be followed", hint: "remove follow = false, or set auto = false"}
 	}
 	return nil
 }

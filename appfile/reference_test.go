@@ -20,6 +20,7 @@ func TestReference(t *testing.T) {
 		"uri":       {Doc: "libvirt's address", Default: "`\"qemu:///system\"`; `\"qemu:///session\"` at a user's own daemon"},
 		"shutdown":  {Doc: "how the domain goes down: `clean` (the guest is asked) or `destroy` (it is switched off)", Default: "`\"clean\"`"},
 		"auto":      {Doc: "whether the files are followed, and a checkpoint made before the first write of each turn"},
+		"follow":    {Doc: "whether the daemon notes which files change while they change, so that a checkpoint or a rollback looks at those instead of all; `auto = true` needs it", Default: "`true` where the kernel tells of every change and allows enough watches"},
 		"titles":    {Doc: "whether the first words of a prompt are kept, on this host only, as the title of its turn; `false` also deletes those that were kept", Default: "`true`"},
 		"exclude":   {Doc: "patterns in the syntax of `.gitignore`: what they match is never captured, and never touched by a restore"},
 

@@ -68,6 +68,7 @@ type App struct {
 	URI        string      `json:"uri,omitempty"`      // libvirt's, for Domain
 	Shutdown   string      `json:"shutdown,omitempty"` // how Domain goes down: clean (default) or destroy
 	Auto       bool        `json:"auto"`
+	Follow     *bool       `json:"follow,omitempty"`  // whether changed paths are noted, so that nothing else is looked at; null is true where the host can
 	Titles     *bool       `json:"titles,omitempty"`  // false: the first words of prompts are not kept; null is true
 	Exclude    []string    `json:"exclude,omitempty"` // gitignore syntax
 	Health     *Health     `json:"health,omitempty"`
@@ -87,7 +88,8 @@ type App struct {
 	// Gaps are determined when the app is registered and on request.
 	Gaps []Gap `json:"gaps,omitempty"`
 	// Following is the state of watching the app's files for automatic checkpoints: starting, watching, rescanning (events were
-	// lost, and all files are examined) or degraded (Problems has the reason and a remedy). "" if automatic checkpoints are off.
+	// lost, and all files are examined) or degraded (Problems has the reason and a remedy). If automatic checkpoints are off: noting, if
+	// the daemon notes which files change so that a checkpoint looks at those alone, else "".
 	Following string `json:"following,omitempty"`
 }
 
@@ -182,6 +184,7 @@ type AppChange struct {
 	URI       *string     `json:"uri,omitempty"`
 	Shutdown  *string     `json:"shutdown,omitempty"`
 	Auto      *bool       `json:"auto,omitempty"`
+	Follow    *bool       `json:"follow,omitempty"`
 	Titles    *bool       `json:"titles,omitempty"`
 	Exclude   *[]string   `json:"exclude,omitempty"`
 	Health    *Health     `json:"health,omitempty"`

@@ -23,7 +23,8 @@ type Journal interface {
 	// state shortly after the path has been quiet. It calls notify with each batch of changes
 	// as it sees them, from one goroutine and in order; notify must not block. After lost
 	// events, or while the workspace is missing, Follow rescans the whole workspace and
-	// reports so in Following.
+	// reports so in Following. If notify is nil, nobody needs the states between two calls of Flush or Capture: Follow notes
+	// which paths change, and reads them at those calls.
 	Follow(ctx context.Context, notify func(Batch)) error
 
 	// Following reports how current the journal is.
@@ -78,5 +79,6 @@ type Following struct {
 	State   FollowState
 	Detail  string // the reason for the state, in one sentence; "" while watching
 	Remedy  string // what the reader can do about the state
+	Short   bool   // there were not enough watches
 	Pending int    // paths known to have changed and not yet stored
 }

@@ -35,7 +35,7 @@ type App struct {
 	activity   string        // the operation that has acquired the app, and its caller; "" if there is none
 	brief      bool          // that operation is short, so others wait for it
 	released   chan struct{} // closed when the app is released
-	Follower   Follower      // nil: the app asks for no automatic checkpoints
+	Follower   Follower      // nil: its files are not followed
 	recovered  bool          // Recover succeeded, and nothing requested it again
 	broken     error         // why no operation can work on the app at present
 	ownerless  error         // how the owner's account changed
@@ -200,9 +200,12 @@ type Follower interface {
 	State() string       // in one word
 	Problems() []string  // what needs a person's attention
 	Driver() snap.Driver // of the files, whose journal it reads
+
+	// Unneeded returns the position before which nobody needs the journal, or "" if that depends on the turns.
+	Unneeded(context.Context) snap.Mark
 }
 
-// Following returns the app's follower, or nil if the app asks for no automatic checkpoints.
+// Following returns the app's follower, or nil if its files are not followed.
 func (a *App) Following() Follower {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -215,6 +218,17 @@ func (a *App) SetFollower(f Follower) (old Follower) {
 	defer a.mu.Unlock()
 	old, a.Follower = a.Follower, f
 	return old
+}
+
+// DropFollower removes the app's follower if that is f, and reports whether it was.
+func DropFollower(a *App, f Follower) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.Follower != f {
+		return false
+	}
+	a.Follower = nil
+	return true
 }
 
 // Ready reports whether an operation can work on the app without recovering it first.

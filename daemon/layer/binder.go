@@ -16,6 +16,7 @@ import (
 	"mulligan/ipc"
 	"mulligan/snap"
 	"mulligan/snap/files"
+	"mulligan/snap/files/watch"
 	"mulligan/systemd"
 )
 
@@ -28,6 +29,8 @@ type Binder struct {
 
 	Domains domains
 
+	watches *watch.Budget // of the apps whose changes are only noted
+
 	asides sync.Map // the locks of the servers of [aside], by their folders
 
 	bus     sync.Mutex
@@ -36,7 +39,7 @@ type Binder struct {
 
 // NewBinder returns a binder. apps returns the records of all registered apps.
 func NewBinder(opt *settings.Options, owners *accounts.Owners, contents *records.Contents, apps func() []store.App) *Binder {
-	return &Binder{Owners: owners, opt: opt, contents: contents, apps: apps}
+	return &Binder{Owners: owners, opt: opt, contents: contents, apps: apps, watches: budget(opt.Watches)}
 }
 
 // Close ends the connection to systemd.
@@ -71,11 +74,15 @@ func (b *Binder) layersOf(ctx context.Context, rec store.App, g *guest, containe
 	if err != nil {
 		return nil, err
 	}
-	driver, err := files.New(files.Config{
+	cfg := files.Config{
 		App: string(rec.ID), Dir: rec.Workspace, StateDir: filepath.Join(b.StateDir(rec.ID), "files"),
 		Store: contents, Exclude: rec.Exclude, Skip: skip,
 		MaxFiles: b.opt.MaxFiles, MaxBytes: b.opt.MaxBytes, Owner: owner, Reader: reader, Failpoint: b.opt.Failpoint,
-	})
+	}
+	if !rec.Auto {
+		cfg.Watch = func(o *watch.Options) { o.Budget = b.watches }
+	}
+	driver, err := files.New(cfg)
 	if err != nil {
 		return nil, err
 	}

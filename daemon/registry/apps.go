@@ -184,6 +184,9 @@ func apply(spec *ipc.App, ch ipc.AppChange) {
 	set(&spec.URI, ch.URI)
 	set(&spec.Shutdown, ch.Shutdown)
 	set(&spec.Auto, ch.Auto)
+	if ch.Follow != nil {
+		spec.Follow = ch.Follow
+	}
 	if ch.Titles != nil {
 		spec.Titles = ch.Titles
 	}

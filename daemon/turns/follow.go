@@ -21,7 +21,7 @@ func (svc *Service) StartTracker(ctx context.Context, a *app.App) {
 	}
 	l, ok := a.Layer(snap.Files)
 	if !ok || !a.Rec().Auto {
-		return
+		return // ShareWatches follows the others
 	}
 	j, ok := l.Driver.(snap.Journal)
 	_, held := l.Driver.(*layer.Held)
@@ -47,9 +47,12 @@ func (svc *Service) StartTracker(ctx context.Context, a *app.App) {
 
 // StopTracker ends the app's tracker. Open turns stay open in the records.
 func (svc *Service) StopTracker(a *app.App) {
-	if t, ok := a.SetFollower(nil).(*Tracker); ok {
-		t.cancel()
-		t.done.Wait()
+	switch f := a.SetFollower(nil).(type) {
+	case *Tracker:
+		f.cancel()
+		f.done.Wait()
+	case *notes:
+		f.stop()
 	}
 }
 

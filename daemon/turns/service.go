@@ -3,6 +3,8 @@
 package turns
 
 import (
+	"sync"
+
 	"mulligan/daemon/app"
 	"mulligan/daemon/checkpoint"
 	"mulligan/daemon/events"
@@ -18,6 +20,7 @@ type Service struct {
 	checkpoints *checkpoint.Service
 	opt         *settings.Options
 	store       *records.Records
+	unnoted     sync.Map // when apps that gave their watches to others were last asked for, by their ids
 }
 
 // New returns the service of a daemon's turns.

@@ -10,7 +10,7 @@ import (
 	"mulligan/snap"
 )
 
-// Maintain calls the drivers' Maintain every few seconds until ctx ends. An error is a problem of
+// Maintain calls the drivers' Maintain every few seconds until ctx ends, and shares out the watches of files. An error is a problem of
 // the app until a later call succeeds.
 func (svc *Service) Maintain(ctx context.Context) {
 	tick := time.NewTicker(svc.opt.UpkeepEvery)
@@ -19,6 +19,7 @@ func (svc *Service) Maintain(ctx context.Context) {
 	var work sync.WaitGroup
 	defer work.Wait()
 	for {
+		svc.turns.ShareWatches(ctx)
 		svc.eachMaintainer(func(a *app.App, l layer.Layer, m snap.Maintainer) {
 			if _, busy := under.LoadOrStore(l.Driver, true); busy {
 				return

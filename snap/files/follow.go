@@ -29,7 +29,8 @@ func (d *Driver) Flush(ctx context.Context) (snap.Mark, error) {
 	return m, workspace.Wrap(errs.Failed, op, err)
 }
 
-// Follow writes the journal until ctx ends. Only one call at a time is possible.
+// Follow writes the journal until ctx ends. Only one call at a time is possible. If notify is nil, changed paths are noted, and read when a
+// state is asked for.
 func (d *Driver) Follow(ctx context.Context, notify func(snap.Batch)) error {
 	return d.follower.Follow(ctx, notify)
 }

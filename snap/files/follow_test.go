@@ -22,7 +22,8 @@ import (
 // followed is a site whose journal is being written.
 type followed struct {
 	*site
-	stop func()
+	stop   func()
+	noting bool // changed paths are only noted
 
 	mu      sync.Mutex
 	batches []snap.Batch
@@ -39,10 +40,13 @@ func (f *followed) follow(t testing.TB) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
-	d := f.Driver
+	d, told := f.Driver, f.told
+	if f.noting {
+		told = nil
+	}
 	go func() {
 		defer close(done)
-		if err := d.Follow(ctx, f.told); err != nil && ctx.Err() == nil {
+		if err := d.Follow(ctx, told); err != nil && ctx.Err() == nil {
 			t.Errorf("Follow: %v", err)
 		}
 	}()
@@ -122,9 +126,14 @@ type followedSubject struct {
 	f *followed
 }
 
-func TestConformanceFollowing(t *testing.T) {
+func TestConformanceFollowing(t *testing.T) { conformanceFollowing(t, false) }
+
+func TestConformanceNoting(t *testing.T) { conformanceFollowing(t, true) }
+
+func conformanceFollowing(t *testing.T, noting bool) {
 	snaptest.Run(t, func(t *testing.T) snaptest.Subject {
-		f := newFollowed(t)
+		f := &followed{site: newSite(t), noting: noting}
+		f.follow(t)
 		f.casOptions.SegmentBytes = smallSegments
 		f.restart(t)
 		write(t, f.dir+"/always/here", "from the start")

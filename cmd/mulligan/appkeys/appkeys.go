@@ -48,6 +48,11 @@ var setters = map[string]func(app *ipc.App, change *ipc.AppChange, value string)
 		app.Auto, change.Auto = on, &app.Auto
 		return accepts(ok, yesOrNo)
 	},
+	"follow": func(app *ipc.App, change *ipc.AppChange, v string) error {
+		on, ok := values.YesNo(v)
+		app.Follow, change.Follow = &on, &on
+		return accepts(ok, yesOrNo)
+	},
 	"titles": func(app *ipc.App, change *ipc.AppChange, v string) error {
 		keep, ok := values.YesNo(v)
 		app.Titles, change.Titles = &keep, &keep

@@ -35,6 +35,7 @@ func (p *Printer) AppFields(a ipc.App) [][2]string {
 		{"uri", p.Text(a.URI)},
 		{"shutdown", p.Text(a.Shutdown)},
 		{"auto", YesNo(a.Auto)},
+		{"follow", YesNo(a.Auto || a.Follow == nil || *a.Follow)},
 		{"titles", YesNo(a.Titles == nil || *a.Titles)},
 	}
 	add := func(name string, items ...string) {

@@ -140,7 +140,7 @@ function origin(a) {
 
 function state(a) {
   const words = { running: "running", stopped: "stopped", failed: "failed" };
-  const follows = { watching: "every turn is kept", starting: "beginning to follow its files", rescanning: "looking at its files again", degraded: "not every turn is kept" };
+  const follows = { watching: "every turn is kept", starting: "beginning to follow its files", rescanning: "looking at its files again", degraded: "not every turn is kept", noting: "" };
   return [a.state !== "none" && (words[a.state] ?? a.state), // an app without a unit never runs: there is nothing to say
     a.busy && underWay(a.busy), a.following && (follows[a.following] ?? a.following)].filter(Boolean).map((part) => [" · ", part]);
 }

@@ -44,7 +44,8 @@ type Follower struct {
 
 const cookiesDir = "watch"
 
-// Follow writes the journal until ctx ends. Only one call at a time is possible.
+// Follow writes the journal until ctx ends. Only one call at a time is possible. If notify is nil, nobody needs what the files were between
+// two views: changed paths are noted, and nothing is read before a view or a flush.
 func (f *Follower) Follow(ctx context.Context, notify func(snap.Batch)) error {
 	const op = "follow files"
 	dir := f.Walker.Workspace.Dir

@@ -20,6 +20,9 @@ const (
 
 // Patrol examines the next names, and returns the pause before the next step.
 func (j *Session) Patrol(ctx context.Context, now time.Time) time.Duration {
+	if j.noting() { // views look at everything themselves
+		return PatrolPause
+	}
 	if left := PatrolPause - now.Sub(j.patrolDone); j.patrolAt == "" && left > 0 {
 		return left
 	}

@@ -22,7 +22,7 @@ import (
 type Session struct {
 	f      *Follower
 	w      *watch.Watcher
-	notify func(snap.Batch)
+	notify func(snap.Batch) // nil: changed paths are only noted, and read when somebody asks for the state
 	calls  chan func()
 
 	live      *live // the tree; nil before the baseline
@@ -80,12 +80,18 @@ func (j *Session) run(ctx context.Context) {
 			return
 		case do := <-j.calls:
 			do()
+			if j.noting() {
+				j.rested = false
+				j.idle.Reset(IdleAfter)
+			}
 		case <-j.w.Dirty():
 			wait := readSoon
 			if j.busy {
 				wait = readInStorm
 			}
-			j.next.Reset(wait)
+			if !j.noting() || j.live == nil {
+				j.next.Reset(wait)
+			}
 			if j.rested {
 				j.rested, stirred = false, time.Now()
 			}
@@ -103,6 +109,9 @@ func (j *Session) run(ctx context.Context) {
 		}
 	}
 }
+
+// noting reports whether changed paths are read only when somebody asks for the state.
+func (j *Session) noting() bool { return j.notify == nil }
 
 // Do runs f in the loop.
 func (j *Session) Do(ctx context.Context, f func() error) error {
@@ -127,7 +136,7 @@ func (j *Session) background(ctx context.Context) {
 	j.busy = j.todo.len() > storm
 	err := j.readDirty(ctx, false, nil)
 	j.fails(err)
-	if !j.todo.empty() {
+	if !j.todo.empty() && !j.noting() {
 		j.next.Reset(retryAfter)
 	}
 	if err == nil && j.long(epochTooLong) {

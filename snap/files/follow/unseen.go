@@ -35,6 +35,9 @@ func (j *Session) unseen(ctx context.Context, how Depth, fresh map[string]bool) 
 	if j.live == nil {
 		return fresh, nil
 	}
+	if j.noting() {
+		how = CheckAll // no patrol finds what causes no event
+	}
 	if how >= CheckStores {
 		fresh = j.live.withMapped(fresh)
 	}

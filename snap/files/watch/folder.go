@@ -97,22 +97,35 @@ func (s *session) add(f *folder, dir *os.File) error {
 			return nil
 		}
 	}
+	if !s.w.opt.Budget.take() {
+		s.missing = f
+		s.enter(f)
+		return nil
+	}
 	switch watch, err := s.queue.add(fd); {
 	case err == nil:
 		f.watch = watch
 		s.ids[watch], s.inodes[f.inode] = f, f
 	case errors.Is(err, unix.ENOSPC):
+		s.w.opt.Budget.give(1)
 		s.missing = f
 	default:
+		s.w.opt.Budget.give(1)
 		return err
 	}
-	if f.parent != nil {
-		if f.parent.kids == nil {
-			f.parent.kids = map[string]*folder{}
-		}
-		f.parent.kids[f.name] = f
-	}
+	s.enter(f)
 	return nil
+}
+
+// enter makes f one of the folders in its parent.
+func (s *session) enter(f *folder) {
+	if f.parent == nil {
+		return
+	}
+	if f.parent.kids == nil {
+		f.parent.kids = map[string]*folder{}
+	}
+	f.parent.kids[f.name] = f
 }
 
 // list adds the folders in f, which is open as dir, to the list of places to probe. f must be watched already, so that later
@@ -138,6 +151,7 @@ func (s *session) forget(f *folder) {
 	if s.ids[f.watch] == f {
 		delete(s.ids, f.watch)
 		s.queue.remove(f.watch)
+		s.w.opt.Budget.give(1)
 	}
 	if s.inodes[f.inode] == f {
 		delete(s.inodes, f.inode)

@@ -62,6 +62,7 @@ func trouble(dir string, err error) snap.Following {
 	case errors.Is(err, unix.ENOSPC):
 		f = limited(dir)
 	case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE):
+		f.Short = true
 		f.Detail = "no inotify instance, or no open file, is left for " + dir
 		f.Remedy = "raise it: sysctl fs.inotify.max_user_instances=1024 (and the limit of open files)"
 	default:
@@ -74,6 +75,7 @@ func trouble(dir string, err error) snap.Following {
 func limited(dir string) snap.Following {
 	return snap.Following{
 		State:  snap.Degraded,
+		Short:  true,
 		Detail: "there are more folders in " + dir + " than this user may watch",
 		Remedy: "raise it: sysctl fs.inotify.max_user_watches=1048576 (and keep it in /etc/sysctl.d)",
 	}

@@ -101,6 +101,8 @@ func (s *session) watchCookies() error {
 }
 
 func (s *session) close() {
+	s.w.opt.Budget.give(len(s.ids))
+	clear(s.ids)
 	s.queue.close()
 	_ = s.root.Close()
 }
@@ -202,6 +204,10 @@ func (s *session) check() error {
 		return errRoom // the folder is gone; a new session finds other folders without a watch
 	}
 	defer dir.Close()
+	if !s.w.opt.Budget.take() {
+		return nil
+	}
+	s.w.opt.Budget.give(1)
 	if _, err := s.queue.add(int(dir.Fd())); errors.Is(err, unix.ENOSPC) {
 		return nil
 	}

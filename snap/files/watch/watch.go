@@ -36,8 +36,9 @@ type Options struct {
 	Exclude func(rel string, isDir bool) bool
 	// Queue limits the events that wait between the kernel's queue and the set; further ones are lost. 0 means no limit. For
 	// tests.
-	Queue int
-	Log   *slog.Logger // nil: none
+	Queue  int
+	Budget *Budget      // of the folders' watches; nil: none
+	Log    *slog.Logger // nil: none
 }
 
 // Watcher watches one workspace. Its methods are safe for concurrent use.

@@ -1,0 +1,111 @@
+package daemon_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"mulligan/daemon"
+	"mulligan/errs"
+	"mulligan/ipc"
+)
+
+// TestNotes: after its first checkpoint, what changes in the files of an app without automatic checkpoints is noted. Checkpoints, comparisons
+// and rollbacks are as exact as before, no turn is made of the writes, and the settings turn it off.
+func TestNotes(t *testing.T) {
+	t.Parallel()
+	w := world{dir: t.TempDir()}
+	check(t, os.Mkdir(w.ws(), 0o755))
+	w.set(t, "zero")
+	opt := w.options()
+	opt.UpkeepEvery = 20 * time.Millisecond
+	d := w.openAs(t, opt)
+	defer func() { w.close(t, d) }()
+	_, err := d.AddApp(t.Context(), root, ipc.App{Slug: "shop", Workspace: w.ws(), Databases: []ipc.Database{{Name: "shop", Driver: "sqlite", DSN: "shop.db"}}})
+	check(t, err)
+	if got := followingOf(t, d, "shop"); got != "" {
+		t.Errorf("before the first checkpoint, files are %q", got)
+	}
+	zero := createAs(t, d, "shop")
+	waitFor(t, "changes are noted", func() bool { return followingOf(t, d, "shop") == "noting" })
+
+	w.set(t, "one")
+	diff, err := d.Diff(t.Context(), root, "shop", zero.ID, ipc.DiffQuery{})
+	check(t, err)
+	if len(diff.Changes) == 0 {
+		t.Errorf("nothing changed: %+v", diff)
+	}
+	one := createAs(t, d, "shop")
+	for _, step := range []struct {
+		to   ipc.CheckpointID
+		word string
+	}{{zero.ID, "zero"}, {ipc.Redo, "one"}, {zero.ID, "zero"}, {one.ID, "one"}} {
+		goBack(t, d, step.to, ipc.RollbackRequest{})
+		if files, sqlite, _, err := w.words(); err != nil || files != step.word || sqlite != step.word {
+			t.Fatalf("files %q, SQLite %q, %v, want %q", files, sqlite, err, step.word)
+		}
+	}
+	if turns, err := d.Turns(t.Context(), root, "shop", "", 0); err != nil || len(turns) > 0 {
+		t.Errorf("turns %+v, %v", turns, err)
+	}
+
+	off, on := false, true
+	_, err = d.SetApp(t.Context(), root, "shop", ipc.AppChange{Follow: &off})
+	check(t, err)
+	_, err = d.SetApp(t.Context(), root, "shop", ipc.AppChange{Auto: &on})
+	if errs.KindOf(err) != errs.Invalid || !strings.Contains(err.Error(), "automatic checkpoints need the files to be followed") {
+		t.Errorf("auto without following: %v", err)
+	}
+	if got := followingOf(t, d, "shop"); got != "" {
+		t.Errorf("with follow = false, files are %q", got)
+	}
+	_, err = d.SetApp(t.Context(), root, "shop", ipc.AppChange{Follow: &on, Auto: &on})
+	check(t, err)
+	awaitFollowing(t, d)
+}
+
+// TestShareWatches: where there are not enough watches for two apps, the one that was asked for last has them.
+func TestShareWatches(t *testing.T) {
+	t.Parallel()
+	w := world{dir: t.TempDir()}
+	opt := w.options()
+	opt.UpkeepEvery, opt.Watches = 20*time.Millisecond, 30
+	d := w.openAs(t, opt)
+	defer func() { w.close(t, d) }()
+	for _, slug := range []string{"left", "right"} {
+		for i := range 20 {
+			dir := filepath.Join(w.dir, slug, fmt.Sprint("d", i))
+			check(t, os.MkdirAll(dir, 0o755))
+			check(t, os.WriteFile(filepath.Join(dir, "file"), []byte(slug), 0o644))
+		}
+		_, err := d.AddApp(t.Context(), root, ipc.App{Slug: slug, Workspace: filepath.Join(w.dir, slug)})
+		check(t, err)
+		createAs(t, d, slug)
+		waitFor(t, slug+" has the watches", func() bool { return followingOf(t, d, slug) == "noting" })
+	}
+	state := map[string]string{}
+	for _, a := range d.Apps(t.Context(), root) { // which is not to ask for one
+		state[a.Slug] = a.Following
+	}
+	if state["left"] != "" || state["right"] != "noting" {
+		t.Errorf("%v", state)
+	}
+	waitFor(t, "the other one has them, once it is asked for", func() bool { return followingOf(t, d, "left") == "noting" })
+}
+
+func followingOf(t *testing.T, d *daemon.Daemon, slug string) string {
+	t.Helper()
+	a, err := d.App(t.Context(), root, slug)
+	check(t, err)
+	return a.Following
+}
+
+func createAs(t *testing.T, d *daemon.Daemon, slug string) ipc.Checkpoint {
+	t.Helper()
+	cp, err := d.Create(t.Context(), root, slug, ipc.CreateRequest{})
+	check(t, err)
+	return cp
+}

@@ -1,0 +1,146 @@
+package turns
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"mulligan/daemon/app"
+	"mulligan/daemon/layer"
+	"mulligan/snap"
+)
+
+// notes follows the files of an app without automatic checkpoints: which paths change is noted, and a checkpoint or a rollback looks at those
+// instead of all. It is a help and no more: where it cannot be had, everything is looked at.
+type notes struct {
+	driver snap.Driver
+	j      snap.Journal
+	asked  bool // the app's settings ask for it
+
+	run    context.Context // ends with stop
+	cancel context.CancelFunc
+	mu     sync.Mutex // held while done is begun
+	done   sync.WaitGroup
+}
+
+// mostNotes bounds the apps whose changes are noted: each takes one of the inotify instances that its user may have, 128 by default.
+const mostNotes = 32
+
+// follow notes changes until stop is called, where the kernel tells of all of them.
+func (n *notes) follow(workspace string) error {
+	if !n.asked && !layer.Tells(workspace) { // which can take as long as a file server likes: stop does not wait for it
+		return nil
+	}
+	n.mu.Lock()
+	if n.run.Err() != nil {
+		n.mu.Unlock()
+		return nil
+	}
+	n.done.Add(1)
+	n.mu.Unlock()
+	defer n.done.Done()
+	return n.j.Follow(n.run, nil)
+}
+
+func (n *notes) stop() {
+	n.mu.Lock()
+	n.cancel()
+	n.mu.Unlock()
+	n.done.Wait()
+}
+
+// State returns "noting", or "" while everything is looked at.
+func (n *notes) State() string {
+	if n.j.Following().State == snap.Watching {
+		return "noting"
+	}
+	return ""
+}
+
+// Driver returns the files driver.
+func (n *notes) Driver() snap.Driver { return n.driver }
+
+// Problems says why changes are not noted, if the app's settings ask for it.
+func (n *notes) Problems() []string {
+	if f := n.j.Following(); n.asked && f.State == snap.Degraded {
+		return []string{"files are not watched: " + f.Detail + " " + f.Remedy}
+	}
+	return nil
+}
+
+// Unneeded returns the present position: no state between two checkpoints is needed.
+func (n *notes) Unneeded(ctx context.Context) snap.Mark {
+	mark, err := n.j.Flush(ctx)
+	if err != nil {
+		return ""
+	}
+	return mark
+}
+
+// ShareWatches begins to note the changes of each app that has a checkpoint, unless its settings say no; without a word of them, not of forks,
+// which are not there for long. If there are not enough watches for all, those that somebody asked for last have them: the changes of the app
+// that nobody asked for the longest are noted no more, until somebody asks for it. Apps whose settings ask for it stay.
+func (svc *Service) ShareWatches(ctx context.Context) {
+	var noted []*app.App
+	short := false
+	for _, a := range svc.apps.All() {
+		switch n := a.Following().(type) {
+		case nil:
+			svc.note(ctx, a)
+		case *notes:
+			short = short || n.j.Following().Short
+			if !n.asked {
+				noted = append(noted, a)
+			}
+		}
+	}
+	if len(noted) == 0 || !short && len(noted) <= mostNotes {
+		return
+	}
+	last := slices.MinFunc(noted, func(x, y *app.App) int { return cmp.Compare(x.LastAsked.Load(), y.LastAsked.Load()) })
+	n, ok := last.Following().(*notes)
+	if !ok || !app.DropFollower(last, n) { // it is being changed
+		return
+	}
+	n.stop()
+	svc.unnoted.Store(last.Rec().ID, last.LastAsked.Load())
+	svc.opt.Log.Info("files: what changes is not noted any more, because there are not enough watches for all apps", "app", last.Rec().Slug)
+}
+
+// note begins to note the changes of an app that nobody follows.
+func (svc *Service) note(ctx context.Context, a *app.App) {
+	rec := a.Rec()
+	asked := rec.Follow != nil
+	if rec.Auto || asked && !*rec.Follow || !asked && rec.Fork != nil || !a.Ready() {
+		return
+	}
+	if then, ok := svc.unnoted.Load(rec.ID); ok && then.(int64) == a.LastAsked.Load() {
+		return
+	}
+	if cps, err := svc.store.Checkpoints(ctx, rec.ID); err != nil || len(cps) == 0 {
+		return // the first one reads all files, and what it found is remembered
+	}
+	short, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
+	defer cancel()
+	release, err := svc.apps.AcquireBrief(short, a, "follow the files")
+	if err != nil {
+		return // the next look tries again
+	}
+	defer release()
+	l, ok := a.Layer(snap.Files)
+	j, can := l.Driver.(snap.Journal)
+	if !ok || !can || a.Following() != nil {
+		return
+	}
+	svc.unnoted.Delete(rec.ID)
+	n := &notes{driver: l.Driver, j: j, asked: asked}
+	n.run, n.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	a.SetFollower(n)
+	go func() {
+		if err := n.follow(rec.Workspace); err != nil && n.run.Err() == nil {
+			svc.opt.Log.Warn("files: what changes is not noted", "app", rec.Slug, "err", err)
+		}
+	}()
+}
