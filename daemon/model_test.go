@@ -133,6 +133,7 @@ func (m *model) open(t tester) {
 	t.Helper()
 	opt := m.w.options()
 	opt.Now = func() time.Time { return time.Now().Add(time.Duration(m.skew.Load())) }
+	opt.Watches, opt.UpkeepEvery = 0, 50*time.Millisecond // without auto, changes are noted
 	d, err := daemon.Open(context.Background(), opt)
 	if err != nil {
 		t.Fatal(err)

@@ -21,7 +21,7 @@ func TestNotes(t *testing.T) {
 	check(t, os.Mkdir(w.ws(), 0o755))
 	w.set(t, "zero")
 	opt := w.options()
-	opt.UpkeepEvery = 20 * time.Millisecond
+	opt.UpkeepEvery, opt.Watches = 20*time.Millisecond, 0
 	d := w.openAs(t, opt)
 	defer func() { w.close(t, d) }()
 	_, err := d.AddApp(t.Context(), root, ipc.App{Slug: "shop", Workspace: w.ws(), Databases: []ipc.Database{{Name: "shop", Driver: "sqlite", DSN: "shop.db"}}})

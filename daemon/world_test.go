@@ -189,8 +189,10 @@ func quickDir(t tester) string {
 // only TestDiesSoonAfterItsStart has an app that starts and then ends by itself.
 const steady = 20 * time.Millisecond
 
+// options has no app followed that asks for no automatic checkpoints: that would begin at some time or other, and the steps of an operation
+// differ with it.
 func (w world) options() daemon.Options {
-	return daemon.Options{StateDir: w.state(), User: w.busRoot == "", StopTimeout: time.Minute, Steady: steady, BusAddress: w.bus, BusRoot: w.busRoot}
+	return daemon.Options{Watches: -1, StateDir: w.state(), User: w.busRoot == "", StopTimeout: time.Minute, Steady: steady, BusAddress: w.bus, BusRoot: w.busRoot}
 }
 
 func (w world) open(t tester) *daemon.Daemon {

@@ -24,7 +24,7 @@ type Options struct {
 	AgentWait   time.Duration // how long an agent waits at most until its turn's begin is exact; default 250 ms
 	NoTitles    bool          // no app keeps the first words of prompts
 	RehearseMax int64         // bytes; larger databases are not rehearsed: 0 is none
-	Watches     int64         // of folders, that apps without automatic checkpoints have together; default half of those that the kernel allows
+	Watches     int64         // of folders, that apps without automatic checkpoints have together; default half of those that the kernel allows; negative: they are not followed
 	UpkeepEvery time.Duration // between looks after what drivers do in the background; default 5 s
 	BusAddress  string        // of systemd's D-Bus; default the system's or the user's
 	BusRoot     string        // where this process sees systemd's root folder; default /

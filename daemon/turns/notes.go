@@ -83,6 +83,9 @@ func (n *notes) Unneeded(ctx context.Context) snap.Mark {
 // which are not there for long. If there are not enough watches for all, those that somebody asked for last have them: the changes of the app
 // that nobody asked for the longest are noted no more, until somebody asks for it. Apps whose settings ask for it stay.
 func (svc *Service) ShareWatches(ctx context.Context) {
+	if svc.opt.Watches < 0 {
+		return
+	}
 	var noted []*app.App
 	short := false
 	for _, a := range svc.apps.All() {
