@@ -25,6 +25,8 @@ PACKAGES    := git gcc libc6-dev systemd dbus dbus-user-session util-linux groff
 LIBVIRT     := libvirt-daemon libvirt-daemon-driver-qemu libvirt-clients qemu-system-x86 qemu-utils qemu-guest-agent \
                busybox-static cpio linux-image-cloud-amd64
 PACKAGES    += $(LIBVIRT)
+# A private Ceph, for guests whose disks are RBD images.
+PACKAGES    += ceph-mon ceph-osd ceph-common qemu-block-extra
 # What builds and tries releases for other processors and hosts: a part of the long run.
 test-long: PACKAGES += gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user-static makepkg libarchive-tools nix-bin
 

@@ -36,6 +36,11 @@ var needs = map[string]need{
 		[]string{"podman", "podman-compose", "runc", "netavark", "aardvark-dns", "iptables", "iproute2", "curl"},
 		[]string{"podman", "podman-compose", "runc", "/usr/lib/podman/netavark", "/usr/lib/podman/aardvark-dns", "iptables", "ip", "curl"},
 	},
+	// A private Ceph, and the part of QEMU that reads its images.
+	"ceph": {
+		[]string{"ceph-mon", "ceph-osd", "ceph-common", "qemu-block-extra"},
+		[]string{"ceph-mon", "ceph-osd", "ceph-authtool", "monmaptool", "ceph", "rbd", "/usr/lib/*/qemu/block-rbd.so"},
+	},
 	"ext4":  {[]string{"e2fsprogs"}, []string{"mkfs.ext4"}},
 	"git":   {[]string{"git"}, []string{"git"}},
 	"groff": {[]string{"groff-base"}, []string{"groff"}},

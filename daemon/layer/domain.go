@@ -13,6 +13,7 @@ import (
 	"mulligan/ipc"
 	"mulligan/snap"
 	"mulligan/snap/disk"
+	diskguest "mulligan/snap/disk/guest"
 	"mulligan/systemd"
 )
 
@@ -65,7 +66,7 @@ func (b *Binder) reach(ctx context.Context, rec store.App, driver *disk.Driver) 
 func (b *Binder) DiskConfig(rec store.App) disk.Config {
 	return disk.Config{
 		App: string(rec.ID), Domain: rec.Domain, URI: b.LibvirtURI(rec), StateDir: b.diskState(rec.ID),
-		Shutdown: disk.Shutdown(rec.Shutdown), ShutdownTimeout: b.opt.StopTimeout, Failpoint: b.opt.Failpoint, Log: b.opt.Log,
+		Shutdown: diskguest.Shutdown(rec.Shutdown), ShutdownTimeout: b.opt.StopTimeout, Failpoint: b.opt.Failpoint, Log: b.opt.Log,
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/disk/disktest"
+	"mulligan/snap/disk/guest"
 	"mulligan/snap/disk/imagefile"
 )
 
@@ -348,7 +349,7 @@ func testDisksComeAndGo(t *testing.T) {
 // was restarted in between.
 func testQuiescedWhenOff(t *testing.T) {
 	v := newVM(t, disktest.GuestOptions{})
-	d := v.driver(t, t.TempDir(), func(c *Config) { c.Shutdown, c.ShutdownTimeout = Clean, 2*time.Minute })
+	d := v.driver(t, t.TempDir(), func(c *Config) { c.Shutdown, c.ShutdownTimeout = guest.Clean, 2*time.Minute })
 	expect := func(quiesced bool, warning string) snap.SnapshotID {
 		t.Helper()
 		s := capture(t, d)

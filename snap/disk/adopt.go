@@ -14,24 +14,12 @@ import (
 
 // adopt creates a tree whose root is the domain's present images. The images stay where they are.
 func (fo *follower) adopt(op string, m virt.Machine) error {
-	persistent, err := m.Persistent()
+	s, uuid, err := fo.dom.Adoptable(op, m)
 	if err != nil {
 		return err
 	}
-	if !persistent {
-		return errs.New(errs.Unsupported, op, "domain %s is transient", fo.cfg.Domain).WithHint("define it: virsh define")
-	}
-	text, err := m.XML(false)
-	if err != nil {
-		return err
-	}
-	s, err := virt.Inspect(op, text)
-	if err != nil {
-		return err
-	}
-	uuid, err := m.UUID()
-	if err != nil {
-		return err
+	if s.OnCeph() { // the daemon chooses the driver before
+		return errs.New(errs.Conflict, op, "the disks of domain %s are on Ceph now", fo.cfg.Domain).WithHint("restart mulligand")
 	}
 	root := &layertree.Layer{Files: map[string]*layertree.File{}, Below: map[string][]*layertree.File{}}
 	for _, dev := range s.Disks {
@@ -59,24 +47,9 @@ func (fo *follower) adopt(op string, m virt.Machine) error {
 // agree checks that the domain's persistent definition, and while the domain runs also its live definition, have the images of
 // the tree's head.
 func (fo *follower) agree(op string, m virt.Machine) error {
-	foreign, err := m.Foreign()
+	kept, live, err := fo.dom.Both(op, m)
 	if err != nil {
 		return err
-	}
-	if foreign != "" {
-		return errs.New(errs.Conflict, op, "domain %s has %s", fo.cfg.Domain, foreign).
-			WithHint("remove that with virsh; mulligan and libvirt's own snapshots do not mix")
-	}
-	kept, _, err := fo.dom.surveyOf(op, m, false)
-	if err != nil {
-		return err
-	}
-	live, up, err := fo.dom.surveyOf(op, m, true)
-	if err != nil {
-		return err
-	}
-	if !up {
-		live = kept
 	}
 	if err := fo.followDisks(op, kept, live); err != nil {
 		return err

@@ -10,6 +10,7 @@ import (
 	"mulligan/durable"
 	"mulligan/errs"
 	"mulligan/snap"
+	"mulligan/snap/disk/guest"
 	"mulligan/snap/disk/imagefile"
 	"mulligan/snap/disk/layertree"
 	"mulligan/snap/disk/virt"
@@ -84,7 +85,7 @@ func (c *capturing) run(ctx context.Context) (err error) {
 		return err
 	}
 	c.up, c.paused = p.Up(), p == virt.Paused
-	if c.survey, _, err = d.dom.surveyOf(opCapture, c.m, c.up); err != nil {
+	if c.survey, _, err = d.dom.Survey(opCapture, c.m, c.up); err != nil {
 		return err
 	}
 	c.warnings = slices.Concat(c.survey.Warnings, d.tree.News, d.follower.halfway)
@@ -224,22 +225,14 @@ func (c *capturing) switchDisks(ctx context.Context, in *layertree.Intent) error
 	return d.dom.define(opCapture, c.m, in.New)
 }
 
-// still determines whether the guest's filesystems are consistent on the disks of a domain that is off. They are if the guest
-// shut down by itself.
+// still determines whether the guest's filesystems are consistent on the disks of a domain that is off.
 func (c *capturing) still() error {
-	ended, err := c.m.Ended()
-	if err != nil {
-		return err
+	quiesced, warning, err := guest.Still(c.m, c.d.tree.Ran)
+	c.quiesced = quiesced
+	if warning != "" {
+		c.warnings = append(c.warnings, warning)
 	}
-	c.quiesced = ended == virt.ShutDown || ended == virt.EndUnknown && !c.d.tree.Ran
-	switch {
-	case c.quiesced:
-	case ended == virt.EndUnknown:
-		c.warnings = append(c.warnings, "libvirtd was restarted since the guest went down, so the cause is unknown."+afterPowerCut)
-	default:
-		c.warnings = append(c.warnings, "the guest did not shut down: it was switched off, or its QEMU died."+afterPowerCut)
-	}
-	return nil
+	return err
 }
 
 func (c *capturing) copyNVRAM(in *layertree.Intent) (err error) {
@@ -253,10 +246,10 @@ func (c *capturing) switchLive(ctx context.Context, in *layertree.Intent) error 
 	d := c.d
 	text := virt.SnapshotXML(d.tree.Disks, c.survey.Others(d.tree.Disks), d.tree.Layers[in.New].Paths(), in.Memory)
 	if in.Memory == "" && c.paused {
-		c.warnings = append(c.warnings, "the guest is paused, so it cannot flush its memory to disk."+afterPowerCut)
+		c.warnings = append(c.warnings, "the guest is paused, so it cannot flush its memory to disk."+guest.AfterPowerCut)
 	} else if in.Memory == "" { // libvirt pauses the guest itself while it writes its memory
 		warning := ""
-		c.quiesced, warning = d.thawer.quiesce(ctx, c.m, c.survey)
+		c.quiesced, warning = guest.Quiesce(ctx, c.m, c.survey, d.cfg.QuiesceTimeout)
 		if warning != "" {
 			c.warnings = append(c.warnings, warning)
 		}
@@ -328,7 +321,7 @@ func (c *capturing) finish(in *layertree.Intent) error {
 // name records a snapshot of a layer that was frozen before.
 func (c *capturing) name(id layertree.ID) error {
 	if c.d.tree.Layers[id].Torn {
-		c.warnings = append(c.warnings, "the disks are as in an earlier checkpoint that was made without the guest's filesystems being still."+afterPowerCut)
+		c.warnings = append(c.warnings, "the disks are as in an earlier checkpoint that was made without the guest's filesystems being still."+guest.AfterPowerCut)
 	}
 	return c.d.update(func(t *layertree.Tree) {
 		t.News = nil

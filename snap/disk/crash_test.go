@@ -21,6 +21,7 @@ import (
 	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/disk/disktest"
+	"mulligan/snap/disk/guest"
 	"mulligan/snap/disk/imagefile"
 	"mulligan/snap/disk/layertree"
 	"mulligan/testkit"
@@ -47,7 +48,7 @@ func child() {
 	}
 	steps := 0
 	d, err := New(Config{
-		App: o.Config.App, Domain: o.Config.Domain, URI: o.Config.URI, StateDir: o.Config.StateDir, Shutdown: Destroy, Depth: 3,
+		App: o.Config.App, Domain: o.Config.Domain, URI: o.Config.URI, StateDir: o.Config.StateDir, Shutdown: guest.Destroy, Depth: 3,
 		Failpoint: func(step string) error {
 			if steps++; steps == o.Die {
 				_ = unix.Kill(os.Getpid(), unix.SIGKILL)

@@ -7,8 +7,8 @@
 package disk
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -19,20 +19,12 @@ import (
 	"mulligan/errs"
 	"mulligan/failpoint"
 	"mulligan/snap"
+	"mulligan/snap/disk/guest"
 	"mulligan/snap/disk/imagefile"
 	"mulligan/snap/disk/virt"
 )
 
 const driverName = "libvirt"
-
-// Shutdown is how a domain is switched off.
-type Shutdown string
-
-// The ways of switching off a domain.
-const (
-	Clean   Shutdown = "clean"   // the guest is asked to shut down, and is switched off after ShutdownTimeout
-	Destroy Shutdown = "destroy" // it is switched off
-)
 
 // Config names the domain of a driver.
 type Config struct {
@@ -42,8 +34,8 @@ type Config struct {
 	StateDir string // a folder of the daemon for this driver's records alone
 	// PoolDir is the folder of the overlays; "": a folder beside each disk.
 	PoolDir         string
-	Shutdown        Shutdown      // Clean if ""
-	ShutdownTimeout time.Duration // 60 s if 0
+	Shutdown        guest.Shutdown // guest.Clean if ""
+	ShutdownTimeout time.Duration  // 60 s if 0
 	// QuiesceTimeout bounds the time that the guest agent may take to freeze the guest's filesystems, and to thaw them; 0 means 5
 	// s.
 	QuiesceTimeout time.Duration
@@ -66,11 +58,6 @@ type Driver struct {
 	thawer    *thawer
 	merger    *merger
 	flattener *flattener
-
-	look struct { // used by State, which does not wait for other methods
-		sync.Mutex
-		conn virt.Hypervisor
-	}
 
 	maxLive int // see the constant
 
@@ -104,26 +91,14 @@ func New(cfg Config) (*Driver, error) {
 	if !filepath.IsAbs(cfg.StateDir) || cfg.PoolDir != "" && !filepath.IsAbs(cfg.PoolDir) {
 		return nil, errs.New(errs.Invalid, op, "an absolute state folder is needed, and an absolute pool folder if any")
 	}
-	switch cfg.Shutdown {
-	case "":
-		cfg.Shutdown = Clean
-	case Clean, Destroy:
-	default:
-		return nil, errs.New(errs.Invalid, op, "unknown way of shutting down %q", cfg.Shutdown).WithHint("use clean or destroy")
+	cfg.Shutdown = cmp.Or(cfg.Shutdown, guest.Clean)
+	if err := cfg.Shutdown.Check(op); err != nil {
+		return nil, err
 	}
-	orDefault := func(v *time.Duration, d time.Duration) {
-		if *v == 0 {
-			*v = d
-		}
-	}
-	orDefault(&cfg.ShutdownTimeout, time.Minute)
-	orDefault(&cfg.QuiesceTimeout, 5*time.Second)
-	if cfg.URI == "" {
-		cfg.URI = "qemu:///system"
-	}
-	if cfg.Depth == 0 {
-		cfg.Depth = 32
-	}
+	cfg.ShutdownTimeout = cmp.Or(cfg.ShutdownTimeout, time.Minute)
+	cfg.QuiesceTimeout = cmp.Or(cfg.QuiesceTimeout, 5*time.Second)
+	cfg.URI = cmp.Or(cfg.URI, "qemu:///system")
+	cfg.Depth = cmp.Or(cfg.Depth, 32)
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
@@ -131,7 +106,7 @@ func New(cfg Config) (*Driver, error) {
 		return nil, errs.Wrap(errs.Failed, op, err)
 	}
 	rec := &record{cfg: cfg}
-	dom := &domain{record: rec, dial: virt.Dial}
+	dom := &domain{record: rec, Domain: &guest.Domain{Name: cfg.Domain, URI: cfg.URI}}
 	d := &Driver{
 		record: rec, dom: dom, images: &images{rec, dom}, integrity: &integrity{rec}, maxLive: maxLive,
 		follower: &follower{record: rec, dom: dom}, reopener: &reopener{rec, dom}, flattener: &flattener{rec, dom},
@@ -152,20 +127,8 @@ func (d *Driver) Close() error {
 	d.maintain.Lock() // afterwards another driver may use the records
 	defer d.maintain.Unlock()
 	d.mu.Lock()
-	conn := d.dom.conn
-	d.dom.conn = nil
-	d.mu.Unlock()
-	d.look.Lock()
-	eye := d.look.conn
-	d.look.conn = nil
-	d.look.Unlock()
-	var all []error
-	for _, c := range []virt.Hypervisor{conn, eye} {
-		if c != nil {
-			all = append(all, c.Close())
-		}
-	}
-	return errors.Join(all...)
+	defer d.mu.Unlock()
+	return d.dom.Close()
 }
 
 // CapturesLive returns true: a capture of a running domain switches all its disks at the same instant, with the guest's

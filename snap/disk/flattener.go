@@ -105,7 +105,7 @@ func (fl *flattener) flatten(ctx context.Context, m virt.Machine) error {
 		text, err = virt.Redirect(text, to)
 	}
 	if err == nil {
-		err = fl.dom.conn.Define(text)
+		err = fl.dom.Conn.Define(text)
 	}
 	if err != nil {
 		return err
@@ -120,7 +120,7 @@ func (fl *flattener) flatten(ctx context.Context, m virt.Machine) error {
 // removes everything else, the tree included; otherwise it removes nothing.
 func (fl *flattener) finishFlatten(m virt.Machine) error {
 	in := fl.tree.Intent
-	s, _, err := fl.dom.surveyOf(opFlatten, m, false)
+	s, _, err := fl.dom.Survey(opFlatten, m, false)
 	switch {
 	case err != nil:
 		return err

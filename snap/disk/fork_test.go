@@ -18,6 +18,7 @@ import (
 	"mulligan/snap"
 	"mulligan/snap/disk/disktest"
 	"mulligan/snap/disk/forkdomain"
+	"mulligan/snap/disk/guest"
 	"mulligan/snap/disk/imagefile"
 )
 
@@ -51,7 +52,7 @@ func (v *vm) fork(t testing.TB, parent *Driver, id snap.SnapshotID, app string, 
 	if err != nil {
 		return f, err
 	}
-	f.d, err = New(Config{App: app, Domain: name, URI: v.host.URI, StateDir: f.cfg.StateDir, Shutdown: Destroy})
+	f.d, err = New(Config{App: app, Domain: name, URI: v.host.URI, StateDir: f.cfg.StateDir, Shutdown: guest.Destroy})
 	return f, err
 }
 

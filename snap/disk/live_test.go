@@ -19,6 +19,7 @@ import (
 
 	"mulligan/snap"
 	"mulligan/snap/disk/disktest"
+	"mulligan/snap/disk/guest"
 	"mulligan/snap/disk/layertree"
 	"mulligan/snap/disk/virt"
 	"mulligan/testkit"
@@ -466,11 +467,11 @@ func (l *lostAnswer) Shutdown(limit time.Duration) error {
 func testAnswerOfShutdownLost(t *testing.T) {
 	t.Parallel()
 	v := newVM(t, disktest.GuestOptions{})
-	d := v.driver(t, t.TempDir(), func(c *Config) { c.Shutdown, c.ShutdownTimeout = Clean, 2*time.Minute })
+	d := v.driver(t, t.TempDir(), func(c *Config) { c.Shutdown, c.ShutdownTimeout = guest.Clean, 2*time.Minute })
 	v.boot(t)
 	v.Do(t, "sh echo kept >/a/value") // not synced: a clean shutdown does that
 	l := &lostAnswer{Machine: mustMachine(t, d)}
-	if down := d.Unit().shutDown(t.Context(), l); !down || l.asked == 0 {
+	if down := guest.ShutDown(t.Context(), l, 2*time.Minute, d.cfg.Log); !down || l.asked == 0 {
 		t.Errorf("the guest is down: %t, after %d requests", down, l.asked)
 	}
 	s := capture(t, d)
@@ -483,7 +484,7 @@ func testAnswerOfShutdownLost(t *testing.T) {
 func testUnit(t *testing.T) {
 	t.Parallel()
 	v := newVM(t, disktest.GuestOptions{})
-	d := v.driver(t, t.TempDir(), func(c *Config) { c.Shutdown, c.ShutdownTimeout = Clean, 2*time.Minute })
+	d := v.driver(t, t.TempDir(), func(c *Config) { c.Shutdown, c.ShutdownTimeout = guest.Clean, 2*time.Minute })
 	u := d.Unit()
 	state := func(want bool) {
 		t.Helper()

@@ -13,6 +13,7 @@ import (
 	"libvirt.org/go/libvirt"
 
 	"mulligan/snap/disk/disktest"
+	"mulligan/snap/disk/guest"
 	"mulligan/snap/disk/virt"
 )
 
@@ -161,7 +162,7 @@ func (v *vm) boot(t testing.TB) {
 // driver makes a driver for the domain over the state folder.
 func (v *vm) driver(t testing.TB, state string, change func(*Config)) *Driver {
 	t.Helper()
-	cfg := Config{App: "app-1", Domain: v.Name, URI: v.host.URI, StateDir: state, Shutdown: Destroy, Log: slog.New(slog.NewTextHandler(t.Output(), nil))}
+	cfg := Config{App: "app-1", Domain: v.Name, URI: v.host.URI, StateDir: state, Shutdown: guest.Destroy, Log: slog.New(slog.NewTextHandler(t.Output(), nil))}
 	if change != nil {
 		change(&cfg)
 	}

@@ -26,7 +26,7 @@ func (d *Driver) Places(ctx context.Context) (list []string, err error) {
 	}
 	defer m.Free()
 	list = d.pools().Places(d.tree)
-	s, _, err := d.dom.surveyOf(op, m, false)
+	s, _, err := d.dom.Survey(op, m, false)
 	if s.NVRAM != "" {
 		list = append(list, s.NVRAM)
 	}

@@ -41,7 +41,7 @@ func (c *capturing) salvage(ctx context.Context, op string) (err error) {
 	if err := needOff(op, c.m); err != nil {
 		return err
 	}
-	if c.survey, _, err = d.dom.surveyOf(op, c.m, false); err != nil {
+	if c.survey, _, err = d.dom.Survey(op, c.m, false); err != nil {
 		return err
 	}
 	head := d.tree.Layers[d.tree.Head]

@@ -58,7 +58,7 @@ func (rc *recovery) recoverCapture(ctx context.Context, op string, m virt.Machin
 	if d.tree.Layers[in.New] == nil || d.tree.Layers[in.Old] == nil {
 		return errs.New(errs.Internal, op, "the record of a capture names layers that are not there")
 	}
-	p, err := d.dom.awaitJobs(ctx, m, p)
+	p, err := d.dom.AwaitJobs(ctx, m, p, d.tree.Disks[0])
 	if err != nil {
 		return err
 	}
@@ -75,7 +75,7 @@ func (rc *recovery) recoverCapture(ctx context.Context, op string, m virt.Machin
 		}
 	}
 	c := &capturing{d: d, m: m}
-	if s, _, err := d.dom.surveyOf(op, m, p.Up()); err == nil && d.tree.Layers[in.Old].NVRAM == nil {
+	if s, _, err := d.dom.Survey(op, m, p.Up()); err == nil && d.tree.Layers[in.Old].NVRAM == nil {
 		if c.nvram, err = d.images.copyNVRAM(s.NVRAM, in.Old); err != nil {
 			return err
 		}
@@ -131,7 +131,7 @@ func (rc *recovery) actualHead(op string, m virt.Machine, p virt.Power, in *laye
 		}
 	}
 	// The domain is off, or the filesystem has no locks.
-	s, _, err := d.dom.surveyOf(op, m, p.Up())
+	s, _, err := d.dom.Survey(op, m, p.Up())
 	if err != nil {
 		return "", err
 	}
@@ -163,7 +163,7 @@ func (rc *recovery) recoverSwitch(op string, m virt.Machine, p virt.Power) error
 		if s.Phase != layertree.Committing && s.Phase != layertree.Undoing {
 			continue
 		}
-		v, _, err := d.dom.surveyOf(op, m, false)
+		v, _, err := d.dom.Survey(op, m, false)
 		if err != nil {
 			return err
 		}

@@ -20,7 +20,7 @@ type reopener struct {
 // realign makes libvirt's live definition agree with the images that QEMU has open. libvirt has no call for that. But a guest
 // that is saved to a file and resumed from it with the right definition continues as before.
 func (re *reopener) realign(ctx context.Context, op string, m virt.Machine, head layertree.ID) error {
-	s, _, err := re.dom.surveyOf(op, m, true)
+	s, _, err := re.dom.Survey(op, m, true)
 	if err != nil || layertree.SamePaths(s.Sources, re.tree.Layers[head].Paths(), re.tree.Disks) {
 		return err
 	}
@@ -73,7 +73,7 @@ func (re *reopener) resumeReopened(op string, m virt.Machine) error {
 		if err := re.cfg.Failpoint.At("reopen: resume"); err != nil {
 			return err
 		}
-		text, err := re.dom.conn.SavedXML(memory)
+		text, err := re.dom.Conn.SavedXML(memory)
 		if errs.KindOf(err) == errs.Unavailable {
 			return err
 		}
@@ -82,7 +82,7 @@ func (re *reopener) resumeReopened(op string, m virt.Machine) error {
 			re.cfg.Log.Warn("there is no memory to resume from", "domain", re.cfg.Domain, "err", err)
 			return re.forgetReopening()
 		}
-		if err := re.dom.conn.Restore(memory, text, false); err != nil {
+		if err := re.dom.Conn.Restore(memory, text, false); err != nil {
 			return err
 		}
 	}

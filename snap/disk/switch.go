@@ -81,7 +81,7 @@ func (s *diskSwitch) moved(m virt.Machine, from layertree.ID) (bool, error) {
 	if err != nil || !fresh {
 		return true, err
 	}
-	v, _, err := d.dom.surveyOf("", m, false)
+	v, _, err := d.dom.Survey("", m, false)
 	if err != nil {
 		return true, err
 	}
@@ -160,7 +160,7 @@ func (s *diskSwitch) advance(to layertree.Phase) error {
 // move defines the domain with the images of head and the NVRAM of the layer below, and records that this was done.
 func (s *diskSwitch) move(op string, m virt.Machine, to layertree.Phase, head, below layertree.ID, memory *layertree.File) error {
 	d := s.d
-	v, _, err := d.dom.surveyOf(op, m, false)
+	v, _, err := d.dom.Survey(op, m, false)
 	if err != nil {
 		return err
 	}

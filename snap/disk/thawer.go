@@ -1,8 +1,6 @@
 package disk
 
 import (
-	"context"
-	"fmt"
 	"sync"
 	"time"
 
@@ -11,41 +9,12 @@ import (
 	"mulligan/snap/disk/virt"
 )
 
-// afterPowerCut is the end of the warnings of captures without frozen filesystems.
-const afterPowerCut = " The disks are captured as after a power cut."
-
-// thawer freezes the guest's filesystems, and makes sure that they do not stay frozen. The caller of each method except
+// thawer makes sure that the guest's filesystems do not stay frozen. The caller of each method except
 // keepThawing and thawOnce holds the driver's lock.
 type thawer struct {
 	d       *Driver
 	work    sync.WaitGroup // keepThawing
 	thawing bool           // keepThawing runs
-}
-
-// quiesce freezes the guest's filesystems. If that does not succeed in time, the capture continues without it. A thaw follows
-// in any case, because the guest may execute the freeze later.
-func (th *thawer) quiesce(ctx context.Context, m virt.Machine, s virt.Survey) (quiesced bool, warning string) {
-	d := th.d
-	const crash = afterPowerCut
-	switch {
-	case !s.Agent:
-		return false, "the domain has no channel for a guest agent." + crash
-	case !s.Awake:
-		return false, "no agent listens in the guest (install qemu-guest-agent)." + crash
-	}
-	ctx, cancel := context.WithTimeout(ctx, d.cfg.QuiesceTimeout+time.Second)
-	defer cancel()
-	done := make(chan error, 1)
-	go func() { done <- m.Freeze(d.cfg.QuiesceTimeout) }()
-	select {
-	case err := <-done:
-		if err == nil {
-			return true, ""
-		}
-		return false, fmt.Sprintf("the guest agent did not freeze the filesystems: %v.%s", err, crash)
-	case <-ctx.Done():
-		return false, fmt.Sprintf("the guest agent did not answer within %s.%s", d.cfg.QuiesceTimeout, crash)
-	}
 }
 
 // thawInterval is the pause between attempts to thaw a guest whose agent does not answer.
@@ -144,7 +113,7 @@ func (th *thawer) thawIfUp(op string, m virt.Machine) error {
 
 // thawIfAgent thaws the guest if the domain has a channel for an agent.
 func (th *thawer) thawIfAgent(op string, m virt.Machine) error {
-	s, _, err := th.d.dom.surveyOf(op, m, true)
+	s, _, err := th.d.dom.Survey(op, m, true)
 	if err != nil || !s.Agent {
 		return err
 	}

@@ -2,10 +2,9 @@ package disk
 
 import (
 	"context"
-	"slices"
-	"time"
 
 	"mulligan/errs"
+	"mulligan/snap/disk/guest"
 	"mulligan/snap/disk/imagefile"
 	"mulligan/snap/disk/layertree"
 	"mulligan/snap/disk/virt"
@@ -17,70 +16,11 @@ type Unit struct{ d *Driver }
 // Unit returns the domain as the service of an app.
 func (d *Driver) Unit() *Unit { return &Unit{d} }
 
-// Status is the state of a domain, in systemd's terms.
-type Status struct {
-	Active string // active, inactive, failed
-	Sub    string // running, paused, dead
-}
-
-// Running reports whether the domain is up.
-func (s Status) Running() bool { return s.Active == "active" }
-
 // Name returns the name of the domain.
 func (u *Unit) Name() string { return u.d.cfg.Domain }
 
-// State returns the present state of the domain. It has a connection of its own, so that it answers during a capture or a
-// restore.
-func (u *Unit) State(ctx context.Context) (Status, error) {
-	const op = "look at the domain"
-	if err := ctx.Err(); err != nil {
-		return Status{}, errs.Wrap(errs.Unavailable, op, err)
-	}
-	u.d.look.Lock()
-	defer u.d.look.Unlock()
-	p, err := u.glance()
-	if err != nil {
-		return Status{}, errs.Wrap(errs.Failed, op, err)
-	}
-	switch p {
-	case virt.Running:
-		return Status{"active", "running"}, nil
-	case virt.Paused:
-		return Status{"active", "paused"}, nil
-	case virt.Crashed:
-		return Status{"failed", "dead"}, nil
-	}
-	return Status{"inactive", "dead"}, nil
-}
-
-// glance asks libvirt for the domain's power state. If libvirtd has closed the connection, glance connects again once.
-func (u *Unit) glance() (virt.Power, error) {
-	d := u.d
-	p, err := u.glanceOnce()
-	if errs.KindOf(err) == errs.Unavailable && d.look.conn != nil {
-		_ = d.look.conn.Close()
-		d.look.conn = nil
-		p, err = u.glanceOnce()
-	}
-	return p, err
-}
-
-func (u *Unit) glanceOnce() (virt.Power, error) {
-	d := u.d
-	if d.look.conn == nil {
-		conn, err := d.dom.dial(d.cfg.URI)
-		if err != nil {
-			return virt.Off, err
-		}
-		d.look.conn = conn
-	}
-	m, err := d.look.conn.Lookup(d.cfg.Domain, "")
-	if err != nil {
-		return virt.Off, err
-	}
-	defer m.Free()
-	return m.Power()
-}
+// State returns the present state of the domain, also during a capture or a restore.
+func (u *Unit) State(ctx context.Context) (guest.Status, error) { return u.d.dom.State(ctx) }
 
 // Start starts the domain. If the domain was just restored to a snapshot with memory, Start resumes it from the memory image.
 // It does nothing if the domain is up.
@@ -98,7 +38,7 @@ func (u *Unit) Start(ctx context.Context) error {
 	defer m.Free()
 	p, err := m.Power()
 	if err == nil { // libvirt may still be stopping or starting it for an earlier daemon
-		p, err = d.dom.awaitJobs(ctx, m, p)
+		p, err = d.dom.AwaitJobs(ctx, m, p, d.tree.Disks[0])
 	}
 	if err == nil {
 		err = u.start(ctx, op, m, p)
@@ -109,29 +49,15 @@ func (u *Unit) Start(ctx context.Context) error {
 func (u *Unit) start(ctx context.Context, op string, m virt.Machine, p virt.Power) error {
 	d := u.d
 	switch {
-	case p == virt.Paused && d.tree.Paused: // it was paused before it was stopped
-		return nil
-	case p == virt.Paused:
-		return orRuns(m, m.Unpause(), virt.Running)
-	case p == virt.Running:
-		return nil
+	case p.Up():
+		return guest.Boot(m, p, d.tree.Paused)
 	case d.tree.Resume != nil:
 		return u.resumeMemory(ctx, op, m)
 	}
 	if err := d.dom.definePersistent(op, m, d.tree.Head); err != nil {
 		return err
 	}
-	return orRuns(m, m.Start(d.tree.Paused), virt.Running, virt.Paused)
-}
-
-// orRuns drops the error of a start if the domain runs, because another program has started it at the same time.
-func orRuns(m virt.Machine, err error, wanted ...virt.Power) error {
-	if err != nil {
-		if p, e := m.Power(); e == nil && slices.Contains(wanted, p) {
-			return nil
-		}
-	}
-	return err
+	return guest.Boot(m, p, d.tree.Paused)
 }
 
 // resumeMemory resumes the domain from the memory image that belongs to its disks. If the disks are no longer in the state of
@@ -148,7 +74,7 @@ func (u *Unit) resumeMemory(ctx context.Context, op string, m virt.Machine) erro
 		if _, err := r.Memory.Check(ctx, op, false); err != nil {
 			return err
 		}
-		text, err := d.dom.conn.SavedXML(r.Memory.Path)
+		text, err := d.dom.Conn.SavedXML(r.Memory.Path)
 		if err == nil {
 			text, err = virt.Redirect(text, d.tree.Layers[d.tree.Head].Paths())
 		}
@@ -158,7 +84,7 @@ func (u *Unit) resumeMemory(ctx context.Context, op string, m virt.Machine) erro
 		if err := d.cfg.Failpoint.At("resume: restore"); err != nil {
 			return err
 		}
-		if err := d.dom.conn.Restore(r.Memory.Path, text, d.tree.Paused); err != nil {
+		if err := d.dom.Conn.Restore(r.Memory.Path, text, d.tree.Paused); err != nil {
 			return err
 		}
 		if err := d.cfg.Failpoint.At("resume: record"); err != nil {
@@ -196,63 +122,16 @@ func (u *Unit) Stop(ctx context.Context) error {
 			return errs.Wrap(errs.Failed, op, err)
 		}
 	}
-	if d.cfg.Shutdown == Clean && p == virt.Running {
-		if down := u.shutDown(ctx, m); down {
-			return nil
-		}
+	if d.cfg.Shutdown == guest.Clean && p == virt.Running && guest.ShutDown(ctx, m, d.cfg.ShutdownTimeout, d.cfg.Log.With("domain", d.cfg.Domain)) {
+		return nil
 	}
 	return errs.Wrap(errs.Failed, op, m.Destroy())
-}
-
-const (
-	// shutdownTick is the pause between two looks at a domain that was asked to shut down.
-	shutdownTick = 100 * time.Millisecond
-	// shutdownAgain is the pause between two requests to shut down. libvirt presses the power button if the agent of a busy guest does not
-	// answer within 5 seconds (QEMU_AGENT_WAIT_TIME in libvirt), and many guests ignore that button.
-	shutdownAgain = 10 * time.Second
-)
-
-// shutDown asks the guest to shut down and waits. It leaves a part of ctx's time for switching the domain off.
-func (u *Unit) shutDown(ctx context.Context, m virt.Machine) (down bool) {
-	d := u.d
-	limit := d.cfg.ShutdownTimeout
-	if end, ok := ctx.Deadline(); ok {
-		limit = min(limit, time.Until(end)*3/4)
-	}
-	end := time.Now().Add(limit)
-	ctx, cancel := context.WithDeadline(ctx, end)
-	defer cancel()
-	var asked time.Time // zero: not yet
-	heard, failed := false, false
-	tick := time.NewTicker(shutdownTick)
-	defer tick.Stop()
-	for {
-		if p, err := m.Power(); err == nil && !p.Up() {
-			return true
-		}
-		if time.Since(asked) >= shutdownAgain {
-			// A request that seems to fail may have reached the guest, whose agent or QEMU was gone before it answered. Switching it off
-			// now would cut its shutdown short.
-			err := m.Shutdown(time.Until(end))
-			if err != nil && failed && !heard && ctx.Err() == nil {
-				d.cfg.Log.Warn("the guest cannot be asked to shut down", "domain", d.cfg.Domain, "err", err)
-				return false
-			}
-			heard, failed = heard || err == nil, err != nil
-			asked = time.Now()
-		}
-		select {
-		case <-ctx.Done():
-			return false
-		case <-tick.C:
-		}
-	}
 }
 
 // Info describes a domain for people.
 type Info struct {
 	Name, UUID string
-	State      Status
+	State      guest.Status
 	Disks      []DiskInfo
 	Layers     int   // images per disk that the driver keeps
 	Depth      int   // length of the backing chain of the present disks
@@ -288,16 +167,16 @@ func (d *Driver) Domain(ctx context.Context) (Info, error) {
 	if err != nil {
 		return Info{}, errs.Wrap(errs.Failed, op, err)
 	}
-	s, _, err := d.dom.surveyOf(op, m, p.Up())
+	s, _, err := d.dom.Survey(op, m, p.Up())
 	if err != nil {
 		return Info{}, err
 	}
 	info := Info{
-		Name: d.cfg.Domain, UUID: d.tree.UUID, State: Status{"inactive", "dead"}, Layers: len(d.tree.Layers),
+		Name: d.cfg.Domain, UUID: d.tree.UUID, State: guest.StatusOf(p), Layers: len(d.tree.Layers),
 		Depth: d.tree.Depth(d.tree.Head), Agent: s.Awake, Frozen: d.tree.Thaw, Warnings: s.Warnings,
 	}
 	if p.Up() {
-		info.State, info.LiveDepth = Status{"active", "running"}, s.Deep+1
+		info.LiveDepth = s.Deep + 1
 	}
 	for _, dev := range d.tree.Disks {
 		n, err := m.Capacity(dev)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"html"
 	"io"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -18,7 +19,8 @@ import (
 // Survey has the parts of a domain's definition that the driver needs.
 type Survey struct {
 	Disks    []string          // target devices that are captured, in order
-	Sources  map[string]string // paths of their images
+	Sources  map[string]string // paths of their images, or names of their RBD images
+	Volumes  map[string]Volume // how the guest reaches the disks that are RBD images; the others are qcow2 files
 	Left     []string          // target devices that are not captured
 	NVRAM    string            // path; "": none
 	Agent    bool              // there is a channel for the guest agent
@@ -26,6 +28,17 @@ type Survey struct {
 	Deep     int               // length of the longest open backing chain of a disk (live definitions only)
 	Warnings []string
 }
+
+// Volume is how a definition reaches an RBD image.
+type Volume struct {
+	Image    string   // POOL/IMAGE, or POOL/NAMESPACE/IMAGE
+	Monitors []string // HOST or HOST:PORT; none: those of Ceph's configuration
+	Config   string   // path of Ceph's configuration; "": the usual one
+	User     string   // of cephx, without "client."; "": none is named
+}
+
+// OnCeph reports whether the disks are RBD images. A domain never has disks of both kinds.
+func (s Survey) OnCeph() bool { return len(s.Volumes) > 0 }
 
 // Others lists the definition's disks that are not captured.
 func (s Survey) Others(captured []string) []string {
@@ -41,7 +54,7 @@ func Inspect(op, text string) (Survey, error) {
 	if err := dom.Unmarshal(text); err != nil {
 		return Survey{}, errs.Wrap(errs.Failed, op, err)
 	}
-	s := Survey{Sources: map[string]string{}}
+	s := Survey{Sources: map[string]string{}, Volumes: map[string]Volume{}}
 	if dom.Devices == nil {
 		dom.Devices = &libvirtxml.DomainDeviceList{}
 	}
@@ -51,7 +64,12 @@ func Inspect(op, text string) (Survey, error) {
 		}
 	}
 	if len(s.Disks) == 0 {
-		return Survey{}, errs.New(errs.Unsupported, op, "domain %s has no writable qcow2 disk", dom.Name).WithHint("register the app without the domain")
+		return Survey{}, errs.New(errs.Unsupported, op, "domain %s has no writable disk that is a qcow2 file or an RBD image", dom.Name).WithHint("register the app without the domain")
+	}
+	if s.OnCeph() && len(s.Volumes) < len(s.Disks) {
+		onCeph := slices.Sorted(maps.Keys(s.Volumes))
+		return Survey{}, errs.New(errs.Unsupported, op, "disk %s of domain %s is on Ceph and others are files: mulligan cannot capture them at one instant", strings.Join(onCeph, " "), dom.Name).
+			WithHint("move them to one kind, or mark those that need no checkpoints snapshot='no'")
 	}
 	slices.Sort(s.Disks)
 	if dom.OS != nil && dom.OS.NVRam != nil {
@@ -111,8 +129,10 @@ func (s *Survey) disk(op string, d *libvirtxml.DomainDisk) error {
 		return refuse("remove <transient/> from it", "is transient")
 	case d.Shareable != nil:
 		return refuse(other, "is shared with other domains")
+	case d.Source != nil && d.Source.Network != nil && d.Source.Network.Protocol == "rbd" && dev != "":
+		return s.volume(dev, format, d, refuse)
 	case d.Source == nil || d.Source.File == nil:
-		return refuse(other, "is not a file (it is a %s)", sourceKind(d.Source))
+		return refuse(other, "is neither a file nor an RBD image (it is a %s)", sourceKind(d.Source))
 	case format != "qcow2":
 		return refuse("convert it: qemu-img convert -O qcow2, then virsh edit; or mark it <readonly/>", "has format %s, and not qcow2", format)
 	case d.Encryption != nil || d.Source.Encryption != nil:
@@ -132,6 +152,48 @@ func (s *Survey) disk(op string, d *libvirtxml.DomainDisk) error {
 	return nil
 }
 
+// imageName matches the name of an RBD image in a definition. Its parts become arguments of the program rbd, so none may begin with a dash.
+var imageName = regexp.MustCompile(`^[^-/@\s][^/@\s]*(/[^-/@\s][^/@\s]*){1,2}$`)
+
+// volume adds one disk that is an RBD image to the survey.
+func (s *Survey) volume(dev, format string, d *libvirtxml.DomainDisk, refuse func(hint, format string, args ...any) error) error {
+	const other = "register the app without the domain, or detach this disk"
+	n := d.Source.Network
+	switch {
+	case format != "raw":
+		return refuse("convert it: qemu-img convert -O raw", "is an RBD image with the format %s, and not raw", format)
+	case d.Encryption != nil || d.Source.Encryption != nil:
+		return refuse(other, "is encrypted")
+	case n.Snapshot != nil:
+		return refuse(other, "is a snapshot of an RBD image")
+	case d.Mirror != nil:
+		return errs.New(errs.Busy, "", "disk %s is being copied by a block job", dev).WithHint("wait for it, or virsh blockjob --abort")
+	case !imageName.MatchString(n.Name):
+		return refuse("name it POOL/IMAGE", "has the RBD image %q", n.Name)
+	}
+	v := Volume{Image: n.Name}
+	for _, h := range n.Hosts {
+		at := h.Name
+		if h.Port != "" {
+			at += ":" + h.Port
+		}
+		if at != "" {
+			v.Monitors = append(v.Monitors, at)
+		}
+	}
+	if n.Config != nil {
+		v.Config = n.Config.File
+	}
+	for _, auth := range []*libvirtxml.DomainDiskAuth{d.Auth, n.Auth} {
+		if auth != nil {
+			v.User = auth.Username
+		}
+	}
+	s.Disks = append(s.Disks, dev)
+	s.Sources[dev], s.Volumes[dev] = v.Image, v
+	return nil
+}
+
 func sourceKind(src *libvirtxml.DomainDiskSource) string {
 	switch {
 	case src == nil:
@@ -146,9 +208,13 @@ func sourceKind(src *libvirtxml.DomainDiskSource) string {
 	return "disk of another kind"
 }
 
-var fileAttribute = regexp.MustCompile(`(\sfile=)('[^']*'|"[^"]*")`)
+var (
+	fileAttribute = regexp.MustCompile(`(\sfile=)('[^']*'|"[^"]*")`)
+	nameAttribute = regexp.MustCompile(`(\sname=)('[^']*'|"[^"]*")`)
+	rbdAttribute  = regexp.MustCompile(`\sprotocol=['"]rbd['"]`)
+)
 
-// Redirect replaces the images of the disks in a definition. It edits the text and keeps every other byte, so elements that
+// Redirect replaces the images of the disks in a definition: their files, or their RBD images. It edits the text and keeps every other byte, so elements that
 // this program does not know stay.
 func Redirect(text string, to map[string]string) (string, error) {
 	type span struct {
@@ -200,10 +266,14 @@ func Redirect(text string, to map[string]string) (string, error) {
 				if !ours {
 					continue
 				}
-				if !fileAttribute.MatchString(source) {
-					return "", fmt.Errorf("disk %s of the definition has no file", dev)
+				attribute, name := fileAttribute, "file"
+				if rbdAttribute.MatchString(source) {
+					attribute, name = nameAttribute, "name"
 				}
-				sourceAt.text = fileAttribute.ReplaceAllLiteralString(source, " file='"+html.EscapeString(image)+"'")
+				if !attribute.MatchString(source) {
+					return "", fmt.Errorf("disk %s of the definition has no image", dev)
+				}
+				sourceAt.text = attribute.ReplaceAllLiteralString(source, " "+name+"='"+html.EscapeString(image)+"'")
 				edits = append(append(edits, sourceAt), inDisk...)
 				done[dev] = true
 			}

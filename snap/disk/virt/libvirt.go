@@ -337,6 +337,8 @@ func (d *domain) Ended() (ending, error) {
 	})
 }
 
+func (d *domain) Pause() error { return do(callLimit, "pause domain "+d.what, d.d.Suspend) }
+
 func (d *domain) Unpause() error { return do(callLimit, "resume domain "+d.what, d.d.Resume) }
 
 func (d *domain) Destroy() error {

@@ -44,6 +44,8 @@ type Machine interface {
 	Ended() (ending, error)
 	// Start boots the domain. If paused is set, the guest does not run yet.
 	Start(paused bool) error
+	// Pause stops the guest's processors, and returns when QEMU has finished and flushed what they had written.
+	Pause() error
 	Unpause() error
 	// Shutdown asks the guest to shut down, through its agent or else by the power button, and returns when libvirt has done so. A
 	// guest whose agent does not answer in time may miss it.

@@ -1,0 +1,206 @@
+// Package guest is what the drivers of a domain's disks have in common, whatever keeps the contents of the disks: finding the domain,
+// replacing the images in its definition, holding its guest still for a moment, starting it and shutting it down.
+package guest
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"mulligan/errs"
+	"mulligan/snap/disk/virt"
+)
+
+// Domain finds a domain in libvirt and changes its definition. Its methods are called by one goroutine at a time, except State and Close.
+type Domain struct {
+	Name, URI string
+	Conn      virt.Hypervisor // nil: not connected
+
+	look struct { // used by State, which does not wait for other methods
+		sync.Mutex
+		conn virt.Hypervisor
+	}
+}
+
+// Machine connects to libvirt and finds the domain by its UUID, or by its name if uuid is "". It returns an error if the domain that has
+// the UUID has another name now, or the one that has the name another UUID. The caller frees the machine.
+func (d *Domain) Machine(op, uuid string) (virt.Machine, error) {
+	m, err := d.lookup(uuid)
+	if errs.KindOf(err) == errs.Unavailable && d.Conn != nil {
+		// libvirtd was restarted: a lost connection is noticed only when it is used.
+		_ = d.Conn.Close()
+		d.Conn = nil
+		m, err = d.lookup(uuid)
+	}
+	if err != nil {
+		return nil, errs.Wrap(errs.Failed, op, err)
+	}
+	if err := d.sameName(op, m); err != nil {
+		m.Free()
+		return nil, err
+	}
+	return m, nil
+}
+
+func (d *Domain) lookup(uuid string) (virt.Machine, error) {
+	if d.Conn == nil {
+		conn, err := virt.Dial(d.URI)
+		if err != nil {
+			return nil, err
+		}
+		d.Conn = conn
+	}
+	m, err := d.Conn.Lookup(d.Name, uuid)
+	if uuid == "" || errs.KindOf(err) != errs.NotFound {
+		return m, err
+	}
+	other, e := d.Conn.Lookup(d.Name, "")
+	if e != nil {
+		return nil, err
+	}
+	defer other.Free()
+	now, e := other.UUID()
+	if e != nil {
+		return nil, e
+	}
+	return nil, errs.New(errs.Conflict, "", "domain %s was defined anew: its UUID is %s, and was %s", d.Name, now, uuid).
+		WithHint("nothing is lost: virsh undefine it, and define it with <uuid>%s</uuid>; or app remove --purge and app add, which starts a new history", uuid)
+}
+
+// sameName returns an error if the domain has another name now.
+func (d *Domain) sameName(op string, m virt.Machine) error {
+	name, err := m.Name()
+	if err != nil {
+		return errs.Wrap(errs.Failed, op, err)
+	}
+	if name != d.Name {
+		return errs.New(errs.Conflict, op, "domain %s is called %s now", d.Name, name).
+			WithHint("`mulligan app set domain=%s`, or virsh domrename it back", name)
+	}
+	return nil
+}
+
+// Adoptable returns the domain's persistent definition and its UUID. It returns an error for a domain that has no such definition.
+func (d *Domain) Adoptable(op string, m virt.Machine) (s virt.Survey, uuid string, err error) {
+	persistent, err := m.Persistent()
+	if err != nil {
+		return s, "", err
+	}
+	if !persistent {
+		return s, "", errs.New(errs.Unsupported, op, "domain %s is transient", d.Name).WithHint("define it: virsh define")
+	}
+	if s, _, err = d.Survey(op, m, false); err != nil {
+		return s, "", err
+	}
+	uuid, err = m.UUID()
+	return s, uuid, err
+}
+
+// Survey inspects the live or the persistent definition; up is whether the domain runs.
+func (d *Domain) Survey(op string, m virt.Machine, live bool) (s virt.Survey, up bool, err error) {
+	p, err := m.Power()
+	if err != nil {
+		return s, false, err
+	}
+	if live && !p.Up() {
+		return s, false, nil
+	}
+	text, err := m.XML(live)
+	if err != nil {
+		return s, false, err
+	}
+	s, err = virt.Inspect(op, text)
+	return s, p.Up(), err
+}
+
+// Both inspects both definitions. The live one of a domain that is off is its persistent one. It returns an error for a domain with
+// snapshots or saved memory of libvirt's own.
+func (d *Domain) Both(op string, m virt.Machine) (kept, live virt.Survey, err error) {
+	foreign, err := m.Foreign()
+	if err != nil {
+		return kept, live, err
+	}
+	if foreign != "" {
+		return kept, live, errs.New(errs.Conflict, op, "domain %s has %s", d.Name, foreign).
+			WithHint("remove that with virsh; mulligan and libvirt's own snapshots do not mix")
+	}
+	if kept, _, err = d.Survey(op, m, false); err != nil {
+		return kept, live, err
+	}
+	live, up, err := d.Survey(op, m, true)
+	if err == nil && !up {
+		live = kept
+	}
+	return kept, live, err
+}
+
+// Define writes images of disks into the persistent definition, and checks that libvirt has kept them. devs are all disks that are to
+// agree with images.
+func (d *Domain) Define(op string, m virt.Machine, images map[string]string, devs []string) error {
+	text, err := m.XML(false)
+	if err != nil {
+		return err
+	}
+	text, err = virt.Redirect(text, images)
+	if err != nil {
+		return errs.Wrap(errs.Internal, op, err)
+	}
+	if err := d.Conn.Define(text); err != nil {
+		return err
+	}
+	s, _, err := d.Survey(op, m, false)
+	for _, dev := range devs {
+		if err == nil && s.Sources[dev] != images[dev] {
+			err = errs.New(errs.Failed, op, "libvirt did not keep the definition of %s", d.Name)
+		}
+	}
+	return err
+}
+
+// jobTick is the pause between two questions whether libvirt has finished.
+const jobTick = 50 * time.Millisecond
+
+// AwaitJobs waits until libvirt has finished the work that a killed process had requested, because libvirt continues a switch
+// or a start whose caller is gone. While libvirt writes a guest's memory, it answers whether it has finished. Other work is
+// waited for by measuring the disk dev: libvirt and QEMU answer that after all earlier requests.
+func (d *Domain) AwaitJobs(ctx context.Context, m virt.Machine, p virt.Power, dev string) (virt.Power, error) {
+	tick := time.NewTicker(jobTick)
+	defer tick.Stop()
+	for p.Up() {
+		idle, err := m.Idle()
+		if err == nil && idle {
+			_, err = m.Capacity(dev)
+		}
+		now, e := m.Power()
+		if e != nil || !now.Up() { // it was switched off in the meantime
+			return now, e
+		}
+		if err != nil || idle {
+			return now, err
+		}
+		select {
+		case <-ctx.Done():
+			return now, errs.Wrap(errs.Unavailable, "wait for libvirt", ctx.Err())
+		case <-tick.C:
+		}
+	}
+	return p, nil
+}
+
+// Close ends the connections to libvirt.
+func (d *Domain) Close() error {
+	d.look.Lock()
+	eye := d.look.conn
+	d.look.conn = nil
+	d.look.Unlock()
+	conn := d.Conn
+	d.Conn = nil
+	var all []error
+	for _, c := range []virt.Hypervisor{conn, eye} {
+		if c != nil {
+			all = append(all, c.Close())
+		}
+	}
+	return errors.Join(all...)
+}
