@@ -29,6 +29,7 @@ type (
 	Guests  = settings.Guests
 	Limits  = settings.Limits
 	Bucket  = settings.Bucket
+	Ceph    = settings.Ceph
 )
 
 // The services that a daemon consists of. What they can do, it can do.

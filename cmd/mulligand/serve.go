@@ -81,6 +81,7 @@ func options(cfg config.Config, log *slog.Logger) daemon.Options {
 		StopTimeout: cfg.StopTimeout, QuietGap: cfg.QuietGap, NoTitles: !cfg.Titles, MaxFiles: cfg.Limits.MaxFiles, MaxForks: cfg.Limits.MaxForks, MaxBytes: cfg.Limits.MaxBytes, RehearseMax: cfg.RehearseMax, Log: log,
 		Page: page.Handler(), Hosts: cfg.Hosts, UserLimits: limits(cfg.Quota), GuestLimits: limits(cfg.Guests.Quota),
 	}
+	opt.Ceph = daemon.Ceph(cfg.Ceph)
 	for _, b := range cfg.Buckets {
 		opt.Buckets = append(opt.Buckets, daemon.Bucket(b))
 	}

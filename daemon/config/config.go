@@ -31,8 +31,9 @@ type Config struct {
 	StopTimeout time.Duration // how long an app may take to stop
 	QuietGap    time.Duration // after which a write begins a turn that nobody announced
 	Titles      bool          // apps may keep the first words of prompts
-	Buckets     []Bucket      // with credentials, for the remotes of apps
-	RehearseMax int64         // size in bytes of the largest database whose restore is rehearsed; 0 means none
+	Ceph        Ceph
+	Buckets     []Bucket // with credentials, for the remotes of apps
+	RehearseMax int64    // size in bytes of the largest database whose restore is rehearsed; 0 means none
 }
 
 // Limits bound the size of a workspace. A larger one is refused.
@@ -86,6 +87,7 @@ type file struct {
 	Quota       quota     `toml:"quota"`
 	Guests      guests    `toml:"guests"`
 	Rehearse    rehearse  `toml:"rehearse"`
+	Ceph        ceph      `toml:"ceph"`
 	Buckets     []*bucket `toml:"bucket"`
 }
 
@@ -156,7 +158,7 @@ func (s *settings) read() error {
 func (s *settings) config(user bool) (Config, error) {
 	c := Config{User: user, File: s.paths.file, AppsDir: s.paths.apps()}
 	for _, set := range []func(*Config) error{
-		s.setStateDir, s.setSocket, s.setHTTP, s.setLogLevel, s.setTimes, s.setLimits, s.setQuota, s.setGuests, s.setRehearse, s.setBuckets,
+		s.setStateDir, s.setSocket, s.setHTTP, s.setLogLevel, s.setTimes, s.setLimits, s.setQuota, s.setGuests, s.setRehearse, s.setCeph, s.setBuckets,
 	} {
 		if err := set(&c); err != nil {
 			return Config{}, err

@@ -27,6 +27,10 @@ func TestReference(t *testing.T) {
 
 		"rehearse.max_bytes": {Doc: "databases up to this size, as their servers tell it, are rehearsed; `0` switches rehearsals off"},
 
+		"ceph.conf":    {Doc: "the path of Ceph's configuration, where a domain's definition names none", Default: "Ceph's own"},
+		"ceph.user":    {Doc: "the cephx user of the daemon, without `client.`", Default: "the one in the domain's definition"},
+		"ceph.keyring": {Doc: "the path of the keyring with that user's key", Default: "the one that Ceph's configuration names"},
+
 		"bucket.url":        {Doc: "`s3://BUCKET/PREFIX`: remotes in it, at any place below the prefix, may use the credentials. Required", Default: "–"},
 		"bucket.endpoint":   {Doc: "the URL of the server; the credentials are sent to no other", Default: "AWS"},
 		"bucket.region":     {Doc: "the bucket's region", Default: "the server is asked"},
@@ -65,6 +69,7 @@ Flags: ` + "`--user`, `--config FILE`, `--state-dir DIR`, `--socket PATH`, `--ht
 A *text* is quoted; *texts* are a list of them; a *time* is a text like ` + "`\"90s\"`" + `; a *size* is a number of bytes, or a text like ` + "`\"20GiB\"`" + `.
 Paths are absolute.`,
 		"bucket": "## [[bucket]]\n\nOne table for each bucket that the daemon has credentials for. [Remotes](../how-to/remote.md) whose users have none of their own use them.",
+		"ceph":   "## [ceph]\n\nHow the daemon reaches the cluster that has [the disks of a domain](../how-to/vm.md#disks-on-ceph).",
 		"limits": "## [limits]\n\nA workspace that holds more is refused.",
 		"rehearse": "## [rehearse]\n\nAfter the first checkpoint of a Postgres (mode logical), MySQL or MariaDB database, and after one whose schema is another than before, the daemon restores it once in the background: beside the\n" +
 			"live database, on the same server, compares the two and drops the copy. It takes the size of the database on the server for as long as that lasts, one database at a time, and ends at once when an\n" +

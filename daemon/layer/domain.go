@@ -14,15 +14,48 @@ import (
 	"mulligan/snap"
 	"mulligan/snap/disk"
 	diskguest "mulligan/snap/disk/guest"
+	"mulligan/snap/disk/rbd"
 	"mulligan/systemd"
 )
 
 // SwitchOff bounds how long it takes to switch off a domain whose guest did not shut down.
 const SwitchOff = 20 * time.Second
 
+// disks is the driver of a domain's disks: package disk for qcow2 files, and package rbd for images on Ceph.
+type disks interface {
+	snap.Driver
+	// Check returns an error if the domain cannot be captured.
+	Check(ctx context.Context) error
+	// Places lists the paths on the host that belong to the domain. RecordedPlaces returns the list that the records have.
+	Places(ctx context.Context) ([]string, error)
+	RecordedPlaces() ([]string, error)
+	// Claim returns the images on the host that belong to the domain.
+	Claim() disk.Claim
+	// Flattens returns an error if Flatten could not begin. Flatten removes everything that the driver has made.
+	Flattens(ctx context.Context) error
+	Flatten(ctx context.Context) error
+	Close() error
+}
+
+// openDisks opens the driver for the disks that an app's domain has: the one that has records of them, or else the one for the kind that
+// the domain's definition says.
+func (b *Binder) openDisks(rec store.App) (disks, error) {
+	onCeph := rbd.Holds(b.diskState(rec.ID))
+	if !onCeph && !disk.Holds(b.diskState(rec.ID)) {
+		onCeph = diskguest.OnCeph(b.LibvirtURI(rec), rec.Domain)
+	}
+	if onCeph {
+		return rbd.New(rbd.Config{
+			App: string(rec.ID), Domain: rec.Domain, URI: b.LibvirtURI(rec), StateDir: b.diskState(rec.ID), Access: rbd.Access(b.opt.Ceph),
+			Shutdown: diskguest.Shutdown(rec.Shutdown), ShutdownTimeout: b.opt.StopTimeout, Failpoint: b.opt.Failpoint, Log: b.opt.Log,
+		})
+	}
+	return disk.New(b.DiskConfig(rec))
+}
+
 // guest is the driver of an app's domain, with its state.
 type guest struct {
-	driver *disk.Driver
+	driver disks
 	places []string // paths on the host that belong to the domain and not to the files layer
 	// away is the reason why the domain cannot be used at present: libvirt cannot be reached, or the domain cannot be captured in
 	// its present form. The places then come from the records.
@@ -36,7 +69,7 @@ func (b *Binder) guestOf(ctx context.Context, rec store.App) (*guest, error) {
 		b.Domains.Drop(rec.ID)
 		return nil, nil
 	}
-	driver, err := disk.New(b.DiskConfig(rec))
+	driver, err := b.openDisks(rec)
 	if err != nil {
 		return nil, err
 	}
@@ -51,8 +84,8 @@ func (b *Binder) guestOf(ctx context.Context, rec store.App) (*guest, error) {
 }
 
 // reach checks whether an app's domain can be used, and records that its disks belong to the app.
-func (b *Binder) reach(ctx context.Context, rec store.App, driver *disk.Driver) (places []string, err error) {
-	_, err = driver.Domain(ctx)
+func (b *Binder) reach(ctx context.Context, rec store.App, driver disks) (places []string, err error) {
+	err = driver.Check(ctx)
 	if err == nil {
 		err = b.claimDisks(rec, driver)
 	}
@@ -62,7 +95,7 @@ func (b *Binder) reach(ctx context.Context, rec store.App, driver *disk.Driver) 
 	return places, errs.Wrap(errs.Failed, "domain "+rec.Domain, err)
 }
 
-// DiskConfig returns the configuration of the driver of an app's domain.
+// DiskConfig returns the configuration of the driver of an app's domain whose disks are files.
 func (b *Binder) DiskConfig(rec store.App) disk.Config {
 	return disk.Config{
 		App: string(rec.ID), Domain: rec.Domain, URI: b.LibvirtURI(rec), StateDir: b.diskState(rec.ID),
@@ -76,7 +109,7 @@ func (b *Binder) diskState(id ipc.AppID) string { return filepath.Join(b.StateDi
 // domains has the open drivers of the apps' domains. Safe for concurrent use.
 type domains struct {
 	mu sync.Mutex
-	of map[ipc.AppID]*disk.Driver
+	of map[ipc.AppID]disks
 }
 
 func (s *domains) Drop(id ipc.AppID) {
@@ -87,7 +120,7 @@ func (s *domains) Drop(id ipc.AppID) {
 
 // claimDisks records that the images of a domain's disks belong to the app. It refuses a domain with an image of another app's
 // domain, because both guests would write diverging overlays on it.
-func (b *Binder) claimDisks(rec store.App, driver *disk.Driver) error {
+func (b *Binder) claimDisks(rec store.App, driver disks) error {
 	others := b.apps()
 	related := relatives(others, rec)
 	b.Domains.mu.Lock()
@@ -109,7 +142,7 @@ func (b *Binder) claimDisks(rec store.App, driver *disk.Driver) error {
 		}
 	}
 	if b.Domains.of == nil {
-		b.Domains.of = map[ipc.AppID]*disk.Driver{}
+		b.Domains.of = map[ipc.AppID]disks{}
 	}
 	b.Domains.of[rec.ID] = driver
 	return nil
@@ -117,7 +150,7 @@ func (b *Binder) claimDisks(rec store.App, driver *disk.Driver) error {
 
 // FoldDisks restores the original disks of a purged app's domain. With begin, it only checks whether that is possible.
 func (b *Binder) FoldDisks(ctx context.Context, s *Setup, begin bool) error {
-	driver, _ := s.disks()
+	driver, _ := s.anyDisks()
 	if driver == nil {
 		return nil
 	}
@@ -164,8 +197,8 @@ func (b *Binder) diskLayer(rec store.App, g *guest) (Layer, []string) {
 }
 
 // withDomain returns the unit of an app with a domain: the app's unit on the host, if there is one, and the domain.
-func (b *Binder) withDomain(ctx context.Context, rec store.App, unit systemd.Unit, driver *disk.Driver) (systemd.Unit, error) {
-	vm := domainUnit{driver.Unit()}
+func (b *Binder) withDomain(ctx context.Context, rec store.App, unit systemd.Unit, driver disks) (systemd.Unit, error) {
+	vm := domainUnit{unitOf(driver)}
 	m := &Machine{Vm: vm, Host: unit, note: filepath.Join(b.StateDir(rec.ID), "machine.json")}
 	service, ok := unit.(*systemd.Service)
 	if !ok { // none, or a command

@@ -20,8 +20,8 @@ func StartsDomain(unit systemd.Unit) bool {
 	return ok && (m.HostStarts || m.name != "")
 }
 
-// disks returns the driver of the app's domain; nil if the app has none. held is why the domain cannot be used at present.
-func (s *Setup) disks() (driver *disk.Driver, held error) {
+// anyDisks returns the driver of the app's domain; nil if the app has none. held is why the domain cannot be used at present.
+func (s *Setup) anyDisks() (driver disks, held error) {
 	l, ok := s.Layer(snap.Disk)
 	if !ok {
 		return nil, nil
@@ -29,17 +29,29 @@ func (s *Setup) disks() (driver *disk.Driver, held error) {
 	if h, ok := l.Driver.(*Held); ok {
 		l.Driver, held = h.Driver, h.Unfit()
 	}
-	driver, _ = l.Driver.(*disk.Driver)
+	driver, _ = l.Driver.(disks)
+	return driver, held
+}
+
+// disks is anyDisks for a domain whose disks are files; nil for others.
+func (s *Setup) disks() (driver *disk.Driver, held error) {
+	all, held := s.anyDisks()
+	driver, _ = all.(*disk.Driver)
 	return driver, held
 }
 
 // CheckGuest refuses to fork an app whose domain cannot be forked.
 func (s *Setup) CheckGuest(ctx context.Context) error {
-	driver, held := s.disks()
+	driver, held := s.anyDisks()
 	if driver == nil || held != nil {
 		return held
 	}
-	return driver.Forkable(ctx)
+	files, ok := driver.(*disk.Driver)
+	if !ok {
+		return errs.New(errs.Unsupported, "", "the disks of domain %s are on Ceph, and mulligan does not fork such a domain", s.Rec.Domain).
+			WithHint("roll the app back instead, or fork an app without the domain")
+	}
+	return files.Forkable(ctx)
 }
 
 // SeedGuest makes the domain of a fork, with the disks and the memory of a checkpoint of the parent.

@@ -9,11 +9,29 @@ import (
 	"mulligan/durable"
 	"mulligan/errs"
 	"mulligan/snap/disk"
+	diskguest "mulligan/snap/disk/guest"
+	"mulligan/snap/disk/rbd"
 	"mulligan/systemd"
 )
 
 // domainUnit is a domain with the interface of a unit.
-type domainUnit struct{ u *disk.Unit }
+type domainUnit struct{ u diskUnit }
+
+// diskUnit is what the drivers of a domain's disks make of the domain.
+type diskUnit interface {
+	Name() string
+	State(ctx context.Context) (diskguest.Status, error)
+	Start(ctx context.Context) error
+	Stop(ctx context.Context) error
+}
+
+// unitOf returns the domain of a driver as a unit.
+func unitOf(driver disks) diskUnit {
+	if d, ok := driver.(*rbd.Driver); ok {
+		return d.Unit()
+	}
+	return driver.(*disk.Driver).Unit()
+}
 
 func (v domainUnit) Name() string { return "domain " + v.u.Name() }
 

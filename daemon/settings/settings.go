@@ -30,6 +30,7 @@ type Options struct {
 	BusRoot     string        // where this process sees systemd's root folder; default /
 	Log         *slog.Logger
 
+	Ceph        Ceph         // for domains whose disks are on Ceph
 	Buckets     []Bucket     // with credentials of the daemon's own
 	Guests      *Guests      // nil: there are none
 	UserLimits  Limits       // of each owner but root
@@ -75,6 +76,13 @@ type Bucket struct {
 	AccessKey string
 	SecretKey string
 	Users     []string
+}
+
+// Ceph is how the daemon reaches Ceph clusters. What is empty is taken from a domain's definition, and else from Ceph's own defaults.
+type Ceph struct {
+	Conf    string // path of ceph.conf
+	User    string // of cephx, without "client."
+	Keyring string // path of the keyring with the user's key
 }
 
 // Guests are the settings for guests.

@@ -80,6 +80,9 @@ type Claim = layertree.Claim
 // Claim returns the claim of the domain. It does not wait for other methods.
 func (d *Driver) Claim() Claim { return d.claimed() }
 
+// Holds reports whether the folder has the records of a driver of this package.
+func Holds(stateDir string) bool { return layertree.Holds(stateDir) }
+
 // Recorded returns the claim of a driver that is not open, from its records in stateDir.
 func Recorded(stateDir string) (Claim, error) {
 	r := &record{cfg: Config{StateDir: stateDir}}

@@ -150,6 +150,12 @@ type DiskInfo struct {
 	Size   int64  // size for the guest, in bytes
 }
 
+// Check returns the error of Domain.
+func (d *Driver) Check(ctx context.Context) error {
+	_, err := d.Domain(ctx)
+	return err
+}
+
 // Domain describes the domain. It returns an error if the domain cannot be captured, except for images that cannot be read,
 // which FindGaps reports.
 func (d *Driver) Domain(ctx context.Context) (Info, error) {

@@ -25,6 +25,7 @@ type GuestOptions struct {
 	NoAgent  bool
 	NVRAM    bool   // with a variable store, which only a guest that is off can have here
 	Devices  string // more XML for <devices>
+	Given    string // XML of the disks, which somebody else has made: Disks and what follows from it do not matter
 	RAM      int    // MiB: 160 if 0
 	KeepBare bool   // the disks hold no filesystem
 }
@@ -77,6 +78,10 @@ func (h *Host) MakeGuest(name string, opt GuestOptions) (*Guest, error) {
 		return nil, err
 	}
 	var disks strings.Builder
+	if opt.Given != "" {
+		opt.Disks = 0
+		disks.WriteString(opt.Given)
+	}
 	for i := range opt.Disks {
 		path := filepath.Join(opt.Dir, fmt.Sprintf("%s-%d.qcow2", name, i))
 		blob := 0
@@ -230,9 +235,12 @@ func (g *Guest) Do(t testing.TB, command string) string {
 
 // Kill kills the guest's QEMU, as a crash of it would.
 func (g *Guest) Kill() error {
-	pid, err := g.host.pid("run", "qemu", g.Name+".pid")
+	pid, err := g.PID()
 	if err != nil {
 		return err
 	}
 	return unix.Kill(pid, unix.SIGKILL)
 }
+
+// PID is the id of the guest's QEMU.
+func (g *Guest) PID() (int, error) { return g.host.pid("run", "qemu", g.Name+".pid") }

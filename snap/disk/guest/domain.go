@@ -23,6 +23,20 @@ type Domain struct {
 	}
 }
 
+// OnCeph reports whether the definition of a domain says that its disks are RBD images. It is false if libvirt cannot be asked, or the
+// domain cannot be captured.
+func OnCeph(uri, name string) bool {
+	d := Domain{Name: name, URI: uri}
+	defer d.Close() // only read
+	m, err := d.Machine("", "")
+	if err != nil {
+		return false
+	}
+	defer m.Free()
+	s, _, err := d.Survey("", m, false)
+	return err == nil && s.OnCeph()
+}
+
 // Machine connects to libvirt and finds the domain by its UUID, or by its name if uuid is "". It returns an error if the domain that has
 // the UUID has another name now, or the one that has the name another UUID. The caller frees the machine.
 func (d *Domain) Machine(op, uuid string) (virt.Machine, error) {

@@ -63,7 +63,7 @@ const page = 4 << 10
 // Over returns the allocation of an image after its backing file p was merged into it.
 func (a Allocation) Over(p Allocation) Allocation {
 	m := a
-	brought := without(p.data, a.List)
+	brought := Without(p.data, a.List)
 	m.List, m.data = Union(a.List, p.List), Union(a.data, brought)
 	m.tables = windows(m.List, a.span)
 	full := max(a.Blocks-Total(a.data), 0) + int64(m.tables-a.tables)*a.cluster

@@ -13,7 +13,7 @@ func TestExtents(t *testing.T) {
 	if got, want := Union(a, b), []Extent{{0, 6}, {10, 22}}; !reflect.DeepEqual(got, want) {
 		t.Errorf("union is %v, want %v", got, want)
 	}
-	if got, want := without(a, b), []Extent{{0, 1}, {5, 6}, {10, 12}, {14, 20}}; !reflect.DeepEqual(got, want) {
+	if got, want := Without(a, b), []Extent{{0, 1}, {5, 6}, {10, 12}, {14, 20}}; !reflect.DeepEqual(got, want) {
 		t.Errorf("without is %v, want %v", got, want)
 	}
 	if got := Total(a); got != 14 {

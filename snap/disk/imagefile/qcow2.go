@@ -141,6 +141,9 @@ func (img *Image) Empty(r io.ReaderAt) (bool, error) {
 // Extent is a range of bytes of the guest's disk.
 type Extent struct{ from, to int64 }
 
+// NewExtent returns the extent of length bytes from offset.
+func NewExtent(offset, length int64) Extent { return Extent{offset, offset + length} }
+
 // allocated lists the clusters with an entry in the image's own tables, and those of them with data, in the order of the
 // guest's disk.
 func (img *Image) allocated(r io.ReaderAt) (list, data []Extent, tables int, err error) {
@@ -205,8 +208,8 @@ func Union(a, b []Extent) (out []Extent) {
 	return out
 }
 
-// without returns the parts of a that are not in b. Both must be sorted.
-func without(a, b []Extent) (out []Extent) {
+// Without returns the parts of a that are not in b. Both must be sorted.
+func Without(a, b []Extent) (out []Extent) {
 	for _, e := range a {
 		for len(b) > 0 && b[0].to <= e.from {
 			b = b[1:]

@@ -16,6 +16,12 @@ const Version = 1
 
 func file(dir string) string { return filepath.Join(dir, "tree.json") }
 
+// Holds reports whether there is a record in the folder dir.
+func Holds(dir string) bool {
+	_, err := os.Stat(file(dir))
+	return err == nil
+}
+
 // Read reads the record in the folder dir; nil if there is none.
 func Read(op, dir string) (*Tree, error) {
 	data, err := os.ReadFile(file(dir))

@@ -1,0 +1,135 @@
+package rbd
+
+import (
+	"sync"
+	"time"
+
+	"mulligan/errs"
+	"mulligan/snap/disk/layertree"
+	"mulligan/snap/disk/virt"
+)
+
+// releaser lets a guest go on that could not be let go at once.
+type releaser struct {
+	work sync.WaitGroup
+	runs bool // with the driver's lock
+}
+
+// letGo lets a guest go on that stands still: its processors, and then its filesystems. It records that once it is done.
+func (d *Driver) letGo(m virt.Machine) error {
+	h := d.rec.Hold
+	if h == nil {
+		return nil
+	}
+	p, err := m.Power()
+	if err != nil {
+		return err
+	}
+	if p == virt.Paused && h.Paused {
+		if err := m.Unpause(); err != nil {
+			if now, e := m.Power(); e != nil || now == virt.Paused {
+				return errs.Also(err, e)
+			}
+		}
+	}
+	if p.Up() && h.Frozen {
+		if err := m.Thaw(d.cfg.QuiesceTimeout); err != nil {
+			if now, e := m.Power(); e != nil || now.Up() {
+				return errs.Also(err, e)
+			}
+		}
+	}
+	return d.update(func(r *record) { r.Hold = nil })
+}
+
+// releaseEvery is the pause between attempts to let a guest go on.
+const releaseEvery = time.Second
+
+// releaseSoon tries to let the guest go on until that succeeds, the domain is off, or the driver closes. The caller holds the lock.
+func (d *Driver) releaseSoon() {
+	if d.rec == nil || d.rec.Hold == nil || d.release.runs {
+		return
+	}
+	d.release.runs = true
+	d.release.work.Go(func() {
+		tick := time.NewTicker(releaseEvery)
+		defer tick.Stop()
+		for {
+			select {
+			case <-d.life.Done():
+				return
+			case <-tick.C:
+			}
+			if err := d.releaseOnce(); err == nil {
+				return
+			}
+		}
+	})
+}
+
+func (d *Driver) releaseOnce() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.life.Err() == nil && d.rec.Hold != nil {
+		m, err := d.dom.Machine("let the guest go on", d.rec.UUID)
+		if err != nil {
+			return err
+		}
+		defer m.Free()
+		if err := d.recover("let the guest go on", m); err != nil {
+			return err
+		}
+		if d.rec.Hold != nil {
+			return errs.New(errs.Unavailable, "", "the guest may stand still")
+		}
+	}
+	d.release.runs = false
+	return nil
+}
+
+// late is how long the request of a program that was killed may be under way to the QEMU that has the image open.
+const late = 2 * time.Minute
+
+// recover finishes or undoes what an earlier process, or an earlier failure, left unfinished. It needs libvirt, and no Ceph.
+func (d *Driver) recover(op string, m virt.Machine) error {
+	if err := d.letGo(m); err != nil {
+		d.cfg.Log.Warn("the guest may stand still", "domain", d.cfg.Domain, "err", err)
+		d.releaseSoon()
+	}
+	if in := d.rec.Intent; in != nil { // a capture that did not return never was
+		err := d.update(func(r *record) {
+			r.Intent = nil
+			r.doom(in.Disks, time.Now().Add(late))
+		})
+		if err != nil {
+			return err
+		}
+	}
+	for _, p := range d.rec.Switches {
+		if p.Phase != layertree.Committing && p.Phase != layertree.Undoing {
+			continue
+		}
+		s, _, err := d.dom.Survey(op, m, false)
+		if err != nil {
+			return err
+		}
+		for _, images := range []map[string]string{p.Old, p.New} {
+			if holds(s, images) && !holds(s, d.rec.Head) {
+				if err := d.update(func(r *record) { r.Head = clip(images) }); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// holds reports whether a definition has these images.
+func holds(s virt.Survey, images map[string]string) bool {
+	for dev, name := range images {
+		if s.Sources[dev] != name {
+			return false
+		}
+	}
+	return len(images) > 0
+}
