@@ -227,6 +227,13 @@ func TestLibvirt(t *testing.T) {
 		virsh("running", "exit 1", "*capabilities*) echo \"<baselabel type='qemu'>+64055:64055</baselabel>\";;")
 		h.expect("VM shop-vm images", OK)
 	}
+	h.program("bin/virsh", `case "$*" in
+		*dominfo*) printf 'State:          running\nPersistent:     yes\nManaged save:   no\n';;
+		*domblklist*) echo ' network   disk    vda   rbd/disk';;
+		esac`)
+	h.expect("VM shop-vm images", Problem, "disk vda", "ceph-common")
+	h.program("bin/rbd", "exit 0")
+	h.expect("VM shop-vm images", OK, "bin/rbd")
 	h.program("bin/virsh", "echo \"error: failed to get domain 'shop-vm'\" >&2; exit 1")
 	h.expect("VM shop-vm", Problem, "failed to get domain")
 

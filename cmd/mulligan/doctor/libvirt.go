@@ -186,6 +186,10 @@ func (e *exam) images(ctx context.Context, v virsh, name, domain string) {
 	}
 	for line := range strings.Lines(out) {
 		f := strings.Fields(line)
+		if len(f) >= 4 && f[0] == "network" && f[1] == "disk" {
+			e.onCeph(name, f[2])
+			return // it has no disks in files
+		}
 		if len(f) < 4 || f[0] != "file" || f[1] != "disk" {
 			continue
 		}
@@ -195,6 +199,15 @@ func (e *exam) images(ctx context.Context, v virsh, name, domain string) {
 		}
 	}
 	e.add("host", name, OK, "only root can replace them", "")
+}
+
+// onCeph checks what the daemon needs for a disk that is not on this host.
+func (e *exam) onCeph(name, dev string) {
+	if path := program("rbd"); path != "" {
+		e.add("host", name, OK, "disk "+dev+" is on the network, and "+path+" is there for Ceph", "")
+		return
+	}
+	e.add("host", name, Problem, "disk "+dev+" is on the network, and the program rbd, which mulligand uses for disks on Ceph, is not in PATH", "apt-get install ceph-common")
 }
 
 // qemuUser matches the uid of QEMU's user in libvirt's capabilities.
