@@ -41,6 +41,12 @@ func (d *Driver) Capture(ctx context.Context, req snap.CaptureRequest) (snap.Sna
 	}, nil
 }
 
+// CaptureMemory returns an error: a guest's memory is not kept beside disks on Ceph.
+func (d *Driver) CaptureMemory(context.Context, snap.CaptureRequest) (snap.Snapshot, error) {
+	return snap.Snapshot{}, errs.New(errs.Unsupported, opCapture, "the disks of domain %s are on Ceph, and mulligan does not keep the memory of such a guest", d.cfg.Domain).
+		WithHint("make the checkpoint without it")
+}
+
 // capturing is the state of one capture.
 type capturing struct {
 	d        *Driver

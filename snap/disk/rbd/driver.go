@@ -71,6 +71,8 @@ var (
 	_ snap.LiveCapturer = (*Driver)(nil)
 	_ snap.Differ       = (*Driver)(nil)
 	_ snap.Maintainer   = (*Driver)(nil)
+
+	_ snap.MemoryCapturer = (*Driver)(nil)
 )
 
 var nameOfApp = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
