@@ -39,7 +39,7 @@ type disks interface {
 
 // openDisks opens the driver for the disks that an app's domain has: the one that has records of them, or else the one for the kind that
 // the domain's definition says.
-func (b *Binder) openDisks(rec store.App) (disks, error) {
+func openDisks(b *Binder, rec store.App) (disks, error) {
 	onCeph := rbd.Holds(b.diskState(rec.ID))
 	if !onCeph && !disk.Holds(b.diskState(rec.ID)) {
 		onCeph = diskguest.OnCeph(b.LibvirtURI(rec), rec.Domain)
@@ -69,7 +69,7 @@ func (b *Binder) guestOf(ctx context.Context, rec store.App) (*guest, error) {
 		b.Domains.Drop(rec.ID)
 		return nil, nil
 	}
-	driver, err := b.openDisks(rec)
+	driver, err := openDisks(b, rec)
 	if err != nil {
 		return nil, err
 	}

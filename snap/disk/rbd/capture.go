@@ -31,7 +31,7 @@ func (d *Driver) Capture(ctx context.Context, req snap.CaptureRequest) (snap.Sna
 	c := &capturing{d: d, m: m, id: req.ID}
 	if err := c.run(ctx); err != nil {
 		if d.rec.Intent != nil {
-			err = errs.Also(err, d.recover(opCapture, m))
+			err = errs.Also(err, d.recover(context.WithoutCancel(ctx), opCapture, m))
 		}
 		return snap.Snapshot{}, errs.Wrap(errs.Failed, opCapture, err)
 	}
@@ -174,8 +174,9 @@ func (c *capturing) snapshots(ctx context.Context) (map[string]point, error) {
 	if err == nil {
 		err = d.cfg.Failpoint.At("capture: let go")
 	}
-	if e := d.letGo(c.m); e != nil {
-		d.releaseSoon()
+	e := d.release.letGo(c.m)
+	d.release.soon()
+	if e != nil {
 		c.warnings = append(c.warnings, "the guest may stand still: its agent or libvirt does not answer. mulligan keeps trying to let it go on.")
 	}
 	if err != nil {
@@ -205,8 +206,8 @@ func (c *capturing) hold(ctx context.Context) error {
 	if d.rec.Hold == nil || !d.rec.Hold.Paused {
 		return nil
 	}
-	if err := c.m.Pause(); err != nil {
-		return err
+	if err := c.m.Pause(); err != nil { // it may still happen
+		return errs.Also(err, d.update(func(r *record) { r.Hold.Late = time.Now().Add(late) }))
 	}
 	return d.cfg.Failpoint.At("capture: paused")
 }

@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -68,11 +69,13 @@ func (c *cluster) stream(ctx context.Context, limit time.Duration, out io.Writer
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "rbd", slices.Concat(*c.args.Load(), args)...)
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "LC_ALL=C"} // and no CEPH_ARGS
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGKILL) }
 	cmd.WaitDelay = time.Second
 	var problem bytes.Buffer
 	cmd.Stdout, cmd.Stderr = out, &problem
+	runtime.LockOSThread() // the kernel kills the program when this thread ends
+	defer runtime.UnlockOSThread()
 	err := cmd.Run()
 	if err == nil {
 		return nil
@@ -199,12 +202,12 @@ func (c *cluster) clone(ctx context.Context, image, name, to string) error {
 }
 
 // dropImage removes an image; one that does not exist is no error.
-func (c *cluster) dropImage(ctx context.Context, image string) error {
-	_, err := c.rbd(ctx, longLimit, "rm", "--no-progress", image)
+func (c *cluster) dropImage(ctx context.Context, image string) (was bool, err error) {
+	_, err = c.rbd(ctx, longLimit, "rm", "--no-progress", image)
 	if errs.KindOf(err) == errs.NotFound {
-		return nil
+		return false, nil
 	}
-	return err
+	return err == nil, err
 }
 
 // toTrash hides an image that has clones, which read on. Ceph lets it be removed once they are gone.

@@ -37,7 +37,7 @@ type subject struct {
 }
 
 func newSubject(t *testing.T) *subject {
-	s := &subject{vm: newVM(t, 2, 16, false, disktest.GuestOptions{NVRAM: true}), state: t.TempDir()}
+	s := &subject{vm: newVM(t, 1, 16, false, disktest.GuestOptions{NVRAM: true}), state: t.TempDir()}
 	s.Mutate(t, 0)
 	t.Cleanup(func() {
 		if t.Failed() {
@@ -120,5 +120,5 @@ func (s *subject) Fingerprint(t *testing.T) string {
 
 // Damage removes a snapshot of a disk behind the driver's back: Ceph lets nobody change one.
 func (s *subject) Damage(t *testing.T, id snap.SnapshotID) {
-	s.ceph.RBD(t, "snap", "rm", "--no-progress", s.d.rec.Snapshots[id].Disks["vdb"].at())
+	s.ceph.RBD(t, "snap", "rm", "--no-progress", s.d.rec.Snapshots[id].Disks["vda"].at())
 }

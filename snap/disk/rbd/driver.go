@@ -59,7 +59,7 @@ type Driver struct {
 	diffs   diffCache
 
 	maintain sync.Mutex // held during Maintain
-	stuck    map[string]bool
+	remover  remover
 	release  releaser
 
 	life context.Context // ends with Close
@@ -103,7 +103,8 @@ func New(cfg Config) (*Driver, error) {
 	if err := os.MkdirAll(cfg.StateDir, 0o700); err != nil {
 		return nil, errs.Wrap(errs.Failed, op, err)
 	}
-	d := &Driver{cfg: cfg, dom: guest.Domain{Name: cfg.Domain, URI: cfg.URI}, stuck: map[string]bool{}}
+	d := &Driver{cfg: cfg, dom: guest.Domain{Name: cfg.Domain, URI: cfg.URI}}
+	d.remover, d.release.d = remover{d, map[string]bool{}}, d
 	d.life, d.end = context.WithCancel(context.Background())
 	return d, nil
 }
@@ -187,7 +188,7 @@ func (d *Driver) open(ctx context.Context, op string) (virt.Machine, error) {
 
 func (d *Driver) opened(ctx context.Context, op string, m virt.Machine) error {
 	if d.rec != nil {
-		if err := d.recover(op, m); err != nil {
+		if err := d.recover(ctx, op, m); err != nil {
 			return err
 		}
 	}

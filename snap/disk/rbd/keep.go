@@ -142,7 +142,7 @@ func (d *Driver) Sweep(ctx context.Context, gone snap.Gone) error {
 	}
 	m, err := d.open(ctx, op)
 	if err != nil {
-		d.releaseSoon()
+		d.release.soon()
 		return err
 	}
 	defer m.Free()
@@ -171,31 +171,44 @@ func (d *Driver) Maintain(ctx context.Context) error {
 	if d.life.Err() != nil {
 		return nil // closed
 	}
-	snaps, err := d.due(ctx, op)
+	snaps, err := d.remover.due(ctx, op)
 	if err != nil {
 		return err
 	}
 	var all []error
 	for _, s := range snaps {
-		all = append(all, d.removeSnap(ctx, op, s))
+		all = append(all, d.remover.removeSnap(ctx, op, s))
 	}
+	tried := map[string]bool{}
 	for err == nil {
 		var name string
-		if name, err = d.nextIdle(ctx, op); err != nil || name == "" {
+		if name, err = d.remover.nextIdle(ctx, op, tried); err != nil || name == "" {
 			break
 		}
-		err = d.removeImage(ctx, op, name)
+		tried[name] = true
+		err = d.remover.removeImage(ctx, op, name)
 	}
-	return errs.Wrap(errs.Failed, op, errors.Join(append(all, err, d.removeFiles(ctx, op))...))
+	return errs.Wrap(errs.Failed, op, errors.Join(append(all, err, d.remover.removeFiles(ctx, op))...))
+}
+
+// remover removes from the cluster what the record has given up. Its methods lock the driver themselves.
+type remover struct {
+	d     *Driver
+	stuck map[string]bool // clones that others use
 }
 
 // due returns the snapshots that are to be removed.
-func (d *Driver) due(ctx context.Context, op string) ([]doomed, error) {
+func (rm *remover) due(ctx context.Context, op string) ([]doomed, error) {
+	d := rm.d
 	if err := d.begin(ctx, op); err != nil {
 		return nil, err
 	}
 	defer d.mu.Unlock()
-	if d.rec == nil || len(d.rec.Doomed) == 0 && len(d.rec.idle()) == 0 {
+	if d.rec == nil {
+		return nil, nil
+	}
+	idle := slices.DeleteFunc(d.rec.idle(), func(name string) bool { return rm.stuck[name] })
+	if len(d.rec.Doomed)+len(idle) == 0 {
 		return nil, nil
 	}
 	m, err := d.open(ctx, op) // so that the cluster is known
@@ -207,11 +220,12 @@ func (d *Driver) due(ctx context.Context, op string) ([]doomed, error) {
 }
 
 // removeSnap removes a snapshot of an image that is still the one that was captured.
-func (d *Driver) removeSnap(ctx context.Context, op string, s doomed) error {
+func (rm *remover) removeSnap(ctx context.Context, op string, s doomed) error {
+	d := rm.d
 	if !d.ours(s.Snap) {
 		return errs.New(errs.Internal, op, "%s is not a snapshot of mulligan's", s.at())
 	}
-	same, err := d.sameImage(ctx, s.Image)
+	same, err := rm.sameImage(ctx, s.Image)
 	if err != nil {
 		return err
 	}
@@ -238,7 +252,8 @@ func (d *Driver) removeSnap(ctx context.Context, op string, s doomed) error {
 
 // sameImage reports whether an image is in the cluster and is the one that the record means. A clone whose making was interrupted has no
 // id in the record: its name was given to nothing else.
-func (d *Driver) sameImage(ctx context.Context, name string) (bool, error) {
+func (rm *remover) sameImage(ctx context.Context, name string) (bool, error) {
+	d := rm.d
 	d.mu.Lock()
 	i := d.rec.Images[name]
 	d.mu.Unlock()
@@ -252,7 +267,8 @@ func (d *Driver) sameImage(ctx context.Context, name string) (bool, error) {
 }
 
 // nextIdle returns a clone that nothing needs, which is not used again from then on; "" if there is none.
-func (d *Driver) nextIdle(ctx context.Context, op string) (string, error) {
+func (rm *remover) nextIdle(ctx context.Context, op string, tried map[string]bool) (string, error) {
+	d := rm.d
 	if err := d.begin(ctx, op); err != nil {
 		return "", err
 	}
@@ -261,7 +277,7 @@ func (d *Driver) nextIdle(ctx context.Context, op string) (string, error) {
 		return "", nil
 	}
 	for _, name := range d.rec.idle() {
-		if d.stuck[name] {
+		if rm.stuck[name] || tried[name] {
 			continue
 		}
 		if d.rec.Images[name].Going {
@@ -273,32 +289,37 @@ func (d *Driver) nextIdle(ctx context.Context, op string) (string, error) {
 }
 
 // removeImage removes a clone. One that others have made snapshots or clones of stays, until the daemon starts again.
-func (d *Driver) removeImage(ctx context.Context, op, name string) error {
+func (rm *remover) removeImage(ctx context.Context, op, name string) error {
+	d := rm.d
 	if !d.ours(filepath.Base(name)) {
 		return errs.New(errs.Internal, op, "%s is not an image of mulligan's", name)
 	}
-	same, err := d.sameImage(ctx, name)
+	same, err := rm.sameImage(ctx, name)
 	if err != nil {
 		return err
 	}
+	d.mu.Lock()
+	i := *d.rec.Images[name]
+	d.mu.Unlock()
+	was := !same
 	if same {
-		d.mu.Lock()
-		base := d.rec.Images[name].Base
-		d.mu.Unlock()
 		if err := d.cfg.Failpoint.At("remove clone"); err != nil {
 			return err
 		}
-		if _, err = d.cluster.dropSnap(ctx, name, base); err == nil || errs.KindOf(err) == errs.Failed { // it may be half an image
-			err = d.cluster.dropImage(ctx, name)
+		if _, err = d.cluster.dropSnap(ctx, name, i.Base); err == nil || errs.KindOf(err) == errs.Failed { // it may be half an image
+			was, err = d.cluster.dropImage(ctx, name)
 		}
 	}
 	if errs.KindOf(err) == errs.Busy {
-		d.stuck[name] = true
+		rm.stuck[name] = true
 		d.cfg.Log.Warn("a clone that mulligan has made stays in the cluster, because others use it or have snapshots of it", "image", name, "err", err)
 		return nil
 	}
 	if err != nil {
 		return err
+	}
+	if !was && i.ID == "" && time.Since(i.Named) < late { // a program that was killed may still have been heard
+		return nil
 	}
 	if err := d.begin(ctx, op); err != nil {
 		return err
@@ -308,7 +329,8 @@ func (d *Driver) removeImage(ctx context.Context, op, name string) error {
 }
 
 // removeFiles removes the copies of NVRAM that nothing needs.
-func (d *Driver) removeFiles(ctx context.Context, op string) error {
+func (rm *remover) removeFiles(ctx context.Context, op string) error {
+	d := rm.d
 	if err := d.begin(ctx, op); err != nil {
 		return err
 	}

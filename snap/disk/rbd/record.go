@@ -43,13 +43,14 @@ type record struct {
 
 // image is an image of the domain's, or a clone that the driver has made.
 type image struct {
-	ID     string // Ceph's; "" until the driver has seen the clone whole
-	Ours   bool   `json:",omitempty"`
-	Parent point  `json:",omitzero"`  // what a clone was made of
-	Base   string `json:",omitempty"` // the snapshot of a clone before anything was written to it
-	Still  bool   `json:",omitempty"` // the guest's filesystems were consistent in Parent
-	Out    bool   `json:",omitempty"` // it was detached from the domain, and may be in use elsewhere: it stays
-	Going  bool   `json:",omitempty"` // it is being removed, and not used again
+	ID     string    // Ceph's; "" until the driver has seen the clone whole
+	Ours   bool      `json:",omitempty"`
+	Named  time.Time `json:",omitzero"`  // when a clone was given its name, before it was made
+	Parent point     `json:",omitzero"`  // what a clone was made of
+	Base   string    `json:",omitempty"` // the snapshot of a clone before anything was written to it
+	Still  bool      `json:",omitempty"` // the guest's filesystems were consistent in Parent
+	Out    bool      `json:",omitempty"` // it was detached from the domain, and may be in use elsewhere: it stays
+	Going  bool      `json:",omitempty"` // it is being removed, and not used again
 }
 
 // point is one snapshot of one image.
@@ -75,6 +76,8 @@ type intent struct{ Disks map[string]point }
 type hold struct {
 	Paused bool // it is to run on
 	Frozen bool // its filesystems are to be thawed
+	// Late is set if libvirt did not answer the request to pause the guest: it may be paused as late as then.
+	Late time.Time `json:",omitzero"`
 }
 
 // doomed is a snapshot that nothing needs any more. The request for it may still be under way until Until.

@@ -1,6 +1,7 @@
 package rbd
 
 import (
+	"context"
 	"sync"
 	"time"
 
@@ -9,14 +10,17 @@ import (
 	"mulligan/snap/disk/virt"
 )
 
-// releaser lets a guest go on that could not be let go at once.
+// releaser lets a guest go on that stands still. The caller of each method except once holds the driver's lock.
 type releaser struct {
-	work sync.WaitGroup
-	runs bool // with the driver's lock
+	d    *Driver
+	work sync.WaitGroup // of soon
+	runs bool           // soon runs
 }
 
-// letGo lets a guest go on that stands still: its processors, and then its filesystems. It records that once it is done.
-func (d *Driver) letGo(m virt.Machine) error {
+// letGo lets a guest go on that stands still: its processors, and then its filesystems. It records that once it is done and cannot be
+// overtaken by an earlier request.
+func (re *releaser) letGo(m virt.Machine) error {
+	d := re.d
 	h := d.rec.Hold
 	if h == nil {
 		return nil
@@ -39,19 +43,23 @@ func (d *Driver) letGo(m virt.Machine) error {
 			}
 		}
 	}
+	if p.Up() && time.Now().Before(h.Late) {
+		return nil // soon looks again
+	}
 	return d.update(func(r *record) { r.Hold = nil })
 }
 
 // releaseEvery is the pause between attempts to let a guest go on.
 const releaseEvery = time.Second
 
-// releaseSoon tries to let the guest go on until that succeeds, the domain is off, or the driver closes. The caller holds the lock.
-func (d *Driver) releaseSoon() {
-	if d.rec == nil || d.rec.Hold == nil || d.release.runs {
+// soon tries to let the guest go on until that succeeds, the domain is off, or the driver closes. The caller holds the lock.
+func (re *releaser) soon() {
+	d := re.d
+	if d.rec == nil || d.rec.Hold == nil || re.runs {
 		return
 	}
-	d.release.runs = true
-	d.release.work.Go(func() {
+	re.runs = true
+	re.work.Go(func() {
 		tick := time.NewTicker(releaseEvery)
 		defer tick.Stop()
 		for {
@@ -60,14 +68,16 @@ func (d *Driver) releaseSoon() {
 				return
 			case <-tick.C:
 			}
-			if err := d.releaseOnce(); err == nil {
+			if err := re.once(); err == nil {
 				return
 			}
 		}
 	})
 }
 
-func (d *Driver) releaseOnce() error {
+// once tries once to let the guest go on, and returns an error if it may still stand still.
+func (re *releaser) once() error {
+	d := re.d
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.life.Err() == nil && d.rec.Hold != nil {
@@ -76,14 +86,14 @@ func (d *Driver) releaseOnce() error {
 			return err
 		}
 		defer m.Free()
-		if err := d.recover("let the guest go on", m); err != nil {
+		if err := d.recover(d.life, "let the guest go on", m); err != nil {
 			return err
 		}
 		if d.rec.Hold != nil {
 			return errs.New(errs.Unavailable, "", "the guest may stand still")
 		}
 	}
-	d.release.runs = false
+	re.runs = false
 	return nil
 }
 
@@ -91,10 +101,17 @@ func (d *Driver) releaseOnce() error {
 const late = 2 * time.Minute
 
 // recover finishes or undoes what an earlier process, or an earlier failure, left unfinished. It needs libvirt, and no Ceph.
-func (d *Driver) recover(op string, m virt.Machine) error {
-	if err := d.letGo(m); err != nil {
-		d.cfg.Log.Warn("the guest may stand still", "domain", d.cfg.Domain, "err", err)
-		d.releaseSoon()
+func (d *Driver) recover(ctx context.Context, op string, m virt.Machine) error {
+	if d.rec.Hold != nil {
+		// libvirt goes on with what a killed process has asked it for.
+		p, err := m.Power()
+		if err == nil {
+			_, err = d.dom.AwaitJobs(ctx, m, p, d.rec.devices()[0])
+		}
+		if e := d.release.letGo(m); e != nil {
+			d.cfg.Log.Warn("the guest may stand still", "domain", d.cfg.Domain, "err", errs.Also(e, err))
+		}
+		d.release.soon()
 	}
 	if in := d.rec.Intent; in != nil { // a capture that did not return never was
 		err := d.update(func(r *record) {

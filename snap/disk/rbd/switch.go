@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/dustin/go-humanize"
 	"github.com/zeebo/blake3"
@@ -78,7 +79,7 @@ func (d *Driver) prepare(ctx context.Context, op string, id snap.RestoreID, p *p
 		for dev, of := range clones {
 			pool := of.Image[:strings.LastIndex(of.Image, "/")]
 			p.New[dev] = pool + "/" + name + "-" + dev
-			r.Images[p.New[dev]] = &image{Ours: true, Parent: of, Base: name, Still: p.To.Quiesced}
+			r.Images[p.New[dev]] = &image{Ours: true, Named: time.Now(), Parent: of, Base: name, Still: p.To.Quiesced}
 		}
 	}); err != nil {
 		return err

@@ -66,7 +66,7 @@ func (u *Unit) Stop(ctx context.Context) error {
 	}
 	defer m.Free()
 	if d.rec != nil {
-		if err := d.letGo(m); err != nil { // else it could not shut down
+		if err := d.release.letGo(m); err != nil { // else it could not shut down
 			d.cfg.Log.Warn("the guest may stand still", "domain", d.cfg.Domain, "err", err)
 		}
 	}

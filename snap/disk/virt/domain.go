@@ -174,6 +174,9 @@ func (s *Survey) volume(dev, format string, d *libvirtxml.DomainDisk, refuse fun
 	v := Volume{Image: n.Name}
 	for _, h := range n.Hosts {
 		at := h.Name
+		if strings.Contains(at, ":") {
+			at = "[" + at + "]"
+		}
 		if h.Port != "" {
 			at += ":" + h.Port
 		}
