@@ -26,6 +26,7 @@ import (
 // TestLongConformance is the suite with a real Ceph, which takes seconds for each step.
 func TestLongConformance(t *testing.T) {
 	testkit.NeedLong(t)
+	t.Parallel()
 	snaptest.RunSlow(t, func(t *testing.T) snaptest.Subject { return newSubject(t) })
 }
 

@@ -148,6 +148,7 @@ func TestGuest(t *testing.T) {
 // both disks have the hashes that the checkpoint had. Then they are deleted in random order, and those that are left stay whole.
 func TestLongForty(t *testing.T) {
 	testkit.NeedLong(t)
+	t.Parallel()
 	v := newVM(t, 2, 64, true, disktest.GuestOptions{})
 	d := v.driver(t, t.TempDir(), nil)
 	v.boot(t)
@@ -205,6 +206,7 @@ func TestLongForty(t *testing.T) {
 // hangs is not fenced: the checkpoint fails in time, and the guest goes on and loses nothing.
 func TestLongDeadOwner(t *testing.T) {
 	testkit.NeedLong(t)
+	t.Parallel()
 	v := newVM(t, 2, 64, true, disktest.GuestOptions{})
 	d := v.driver(t, t.TempDir(), func(c *Config) { c.QuiesceTimeout, c.SnapshotTimeout = 2*time.Second, 8*time.Second })
 	v.boot(t)
