@@ -53,6 +53,14 @@ func openDisks(b *Binder, rec store.App) (disks, error) {
 	return disk.New(b.DiskConfig(rec))
 }
 
+// recordedClaim returns the claim of a driver that is not open, from its records.
+func recordedClaim(dir string) (disk.Claim, error) {
+	if rbd.Holds(dir) {
+		return rbd.Recorded(dir)
+	}
+	return disk.Recorded(dir)
+}
+
 // guest is the driver of an app's domain, with its state.
 type guest struct {
 	driver disks
@@ -133,7 +141,7 @@ func (b *Binder) claimDisks(rec store.App, driver disks) error {
 		var theirs disk.Claim
 		if open := b.Domains.of[other.ID]; open != nil {
 			theirs = open.Claim()
-		} else if recorded, err := disk.Recorded(b.diskState(other.ID)); err == nil { // otherwise that app reports the error itself
+		} else if recorded, err := recordedClaim(b.diskState(other.ID)); err == nil { // otherwise that app reports the error itself
 			theirs = recorded
 		}
 		if path := mine.Clash(theirs); path != "" {

@@ -3,6 +3,8 @@ package layertree
 import (
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 )
 
 // Claim is the set of images on the host that belong to a domain's disks.
@@ -11,6 +13,9 @@ type Claim struct {
 	Own    []string // the present disks and the layers below: no other domain may write to them, or use them as backing files
 	Under  []string // backing files that others made: several domains may share them
 }
+
+// OnCeph begins the names of images in claims that are not on the host: "rbd:", the image's name, and its id.
+const OnCeph = "rbd:"
 
 // ClaimOf returns the claim of all images in the tree.
 func ClaimOf(t *Tree) *Claim {
@@ -32,8 +37,8 @@ func ClaimOf(t *Tree) *Claim {
 	return c
 }
 
-// Clash returns the path of an image that c and o cannot both have; "" means none. Images are compared by device and inode, not
-// by name.
+// Clash returns the path of an image that c and o cannot both have; "" means none. Images on the host are compared by device and
+// inode, not by name.
 func (c Claim) Clash(o Claim) string {
 	for _, two := range [][2][]string{{c.Own, o.Own}, {c.Own, o.Under}, {c.Under, o.Own}} {
 		if path := common(two[0], two[1]); path != "" {
@@ -51,6 +56,9 @@ func common(a, b []string) string {
 		}
 	}
 	for _, path := range a {
+		if name, ok := strings.CutPrefix(path, OnCeph); ok && slices.Contains(b, path) {
+			return name
+		}
 		fi, err := os.Stat(path)
 		if err != nil {
 			continue

@@ -69,7 +69,7 @@ func (c *capturing) run(ctx context.Context) (err error) {
 		return err
 	}
 	c.warnings = slices.Concat(c.survey.Warnings, d.rec.News, d.halfway)
-	if err := d.ownsHead(ctx, opCapture); err != nil {
+	if err := d.ownsHead(ctx, opCapture, true); err != nil {
 		return err
 	}
 	if !c.power.Up() {

@@ -18,6 +18,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"mulligan/errs"
@@ -52,13 +53,14 @@ type Driver struct {
 	mu  sync.Mutex // held during each method, except during the long work of Maintain
 	cfg Config
 	dom guest.Domain
-	rec *record // nil: it was not read yet, or does not exist
+	rec *record // nil: it was not read yet, or does not exist; changed by keep
 
 	cluster cluster // as the domain's definition says, once it was read
 	halfway []string
 	diffs   diffCache
 
 	maintain sync.Mutex // held during Maintain
+	claim    atomic.Pointer[layertree.Claim]
 	remover  remover
 	release  releaser
 
@@ -135,9 +137,16 @@ func (d *Driver) begin(ctx context.Context, op string) error {
 			d.mu.Unlock()
 			return err
 		}
-		d.rec = rec
+		d.keep(rec)
 	}
 	return nil
+}
+
+// keep makes rec the driver's record.
+func (d *Driver) keep(rec *record) {
+	c := claimOf(d.cfg.Domain, rec)
+	d.rec = rec
+	d.claim.Store(&c)
 }
 
 // update changes the record, first on disk. If that fails, nothing has changed.
@@ -153,7 +162,7 @@ func (d *Driver) update(change func(r *record)) error {
 	if err := next.write(d.cfg.StateDir); err != nil {
 		return err
 	}
-	d.rec = next
+	d.keep(next)
 	return nil
 }
 
@@ -255,17 +264,17 @@ func (d *Driver) adopt(ctx context.Context, op string, m virt.Machine) error {
 	if err := r.write(d.cfg.StateDir); err != nil {
 		return err
 	}
-	d.rec = r
+	d.keep(r)
 	return nil
 }
 
-// takeOn adds an image to the head, and notes in the cluster whose it is.
+// takeOn adds an image to the head.
 func (d *Driver) takeOn(ctx context.Context, op string, r *record, dev, name string) error {
 	info, err := d.cluster.info(ctx, name)
 	if err != nil {
 		return errs.Wrap(errs.Failed, op, err)
 	}
-	if err := d.owns(ctx, op, name, true); err != nil {
+	if err := d.owns(ctx, op, name, false); err != nil {
 		return err
 	}
 	was := r.Images[name]
@@ -299,21 +308,18 @@ func (d *Driver) owns(ctx context.Context, op, name string, take bool) error {
 	}
 	app, host, _ := strings.Cut(now, "@")
 	switch {
-	case app == d.cfg.App:
+	case app == d.cfg.App || now == "" && !take:
 		return nil
-	case now == "" && take:
-		return d.cluster.own(ctx, name, d.owner())
 	case now == "":
-		return errs.New(errs.Conflict, op, "the image %s is not marked as this app's any more", name).
-			WithHint("if no other host uses it: rbd image-meta set %s %s %s", name, ownerKey, d.owner())
+		return d.cluster.own(ctx, name, d.owner())
 	}
 	return errs.New(errs.Conflict, op, "the image %s belongs to the app %s of mulligand on %s", name, app, host).
 		WithHint("a disk belongs to one app only; if that one is gone for good, take it over: rbd image-meta set %s %s %s", name, ownerKey, d.owner())
 }
 
-// ownsHead checks that the domain's present images belong to this app.
-func (d *Driver) ownsHead(ctx context.Context, op string) error {
-	return each(d.rec.Head, func(_, name string) error { return d.owns(ctx, op, name, false) })
+// ownsHead does the same for the domain's present images.
+func (d *Driver) ownsHead(ctx context.Context, op string, take bool) error {
+	return each(d.rec.Head, func(_, name string) error { return d.owns(ctx, op, name, take) })
 }
 
 // follow records disks that were attached or detached. A disk that only one of the domain's two definitions has is not captured,

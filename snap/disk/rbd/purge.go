@@ -96,7 +96,7 @@ func (d *Driver) letImagesGo(ctx context.Context) error {
 	if err := os.Remove(recordFile(d.cfg.StateDir)); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	d.rec = nil
+	d.keep(nil)
 	return durable.Sync(d.cfg.StateDir)
 }
 

@@ -51,7 +51,7 @@ func (d *Driver) Prepare(ctx context.Context, req snap.RestoreRequest) (snap.Swi
 func clip(m map[string]string) map[string]string { return maps.Clone(m) }
 
 func (d *Driver) prepare(ctx context.Context, op string, id snap.RestoreID, p *plan) (err error) {
-	if err := d.ownsHead(ctx, op); err != nil {
+	if err := d.ownsHead(ctx, op, true); err != nil {
 		return err
 	}
 	if err := d.present(ctx, op, p.To); err != nil {
@@ -280,7 +280,7 @@ func (s *diskSwitch) needOff(ctx context.Context, op string, m virt.Machine) err
 	if err := s.d.unused(ctx, op); err != nil {
 		return err
 	}
-	return s.d.ownsHead(ctx, op)
+	return s.d.ownsHead(ctx, op, true)
 }
 
 // Commit defines the domain with the clones. The domain must be off.
@@ -306,8 +306,10 @@ func (s *diskSwitch) Commit(ctx context.Context) error {
 				return snap.Changed(op, "domain "+d.cfg.Domain)
 			}
 		}
-		if err := s.whole(ctx, op, p); err != nil {
-			return err
+		if !maps.Equal(d.rec.Head, p.New) { // else somebody may have started the domain since
+			if err := s.whole(ctx, op, p); err != nil {
+				return err
+			}
 		}
 		if err := s.advance(layertree.Committing); err != nil {
 			return err

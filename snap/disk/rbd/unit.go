@@ -39,7 +39,7 @@ func (u *Unit) Start(ctx context.Context) error {
 		p, err = d.dom.AwaitJobs(ctx, m, p, d.rec.devices()[0])
 	}
 	if err == nil && !p.Up() {
-		err = d.ownsHead(ctx, op)
+		err = d.ownsHead(ctx, op, false)
 	}
 	if err == nil {
 		err = guest.Boot(m, p, d.rec.Paused)
@@ -113,7 +113,7 @@ func (d *Driver) Domain(ctx context.Context) (Info, error) {
 	}
 	s, _, err := d.dom.Survey(op, m, p.Up())
 	if err == nil {
-		err = d.ownsHead(ctx, op)
+		err = d.ownsHead(ctx, op, false)
 	}
 	if err != nil {
 		return Info{}, errs.Wrap(errs.Failed, op, err)
@@ -150,5 +150,30 @@ func (d *Driver) RecordedPlaces() ([]string, error) {
 	return []string{d.rec.NVRAM}, nil
 }
 
-// Claim returns no images: whose they are is noted in the cluster, for the daemons of all hosts.
-func (d *Driver) Claim() layertree.Claim { return layertree.Claim{Domain: d.cfg.Domain} }
+// Claim returns the claim of the domain. It does not wait for other methods.
+func (d *Driver) Claim() layertree.Claim {
+	if c := d.claim.Load(); c != nil {
+		return *c
+	}
+	return layertree.Claim{Domain: d.cfg.Domain}
+}
+
+// Recorded returns the claim of a driver that is not open, from its records in stateDir.
+func Recorded(stateDir string) (layertree.Claim, error) {
+	r, err := readRecord("read the records of disks", stateDir)
+	if r == nil {
+		return layertree.Claim{}, err
+	}
+	return claimOf(r.Domain, r), err
+}
+
+// claimOf returns the claim of all images in a record. Daemons of other hosts find the owner of an image in the cluster.
+func claimOf(domain string, r *record) layertree.Claim {
+	c := layertree.Claim{Domain: domain}
+	if r != nil {
+		for name, i := range r.Images {
+			c.Own = append(c.Own, layertree.OnCeph+name+" "+i.ID)
+		}
+	}
+	return c
+}
