@@ -39,15 +39,6 @@ type Cluster struct {
 	names   atomic.Int64
 }
 
-// Need ends the test as testkit.Need does when no Ceph can be started here.
-func Need(t testing.TB) {
-	t.Helper()
-	testkit.Need(t, "root", "ceph")
-}
-
-// starting bounds the start of a cluster and each call of its programs.
-const starting = 3 * time.Minute
-
 var shared struct {
 	sync.Mutex
 	cluster *Cluster

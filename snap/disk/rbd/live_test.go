@@ -260,6 +260,25 @@ func TestLongDeadOwner(t *testing.T) {
 	}
 	v.back(t, d, "op-1", first.ID, sums)
 	v.litter(t, d)
+
+	// Whoever has an image open after that is not a dead QEMU of this host.
+	other := exec.Command("rbd", "watch", v.head(t)["vdb"])
+	other.Env = append(os.Environ(), "CEPH_CONF="+v.ceph.Conf)
+	if err := testkit.Start(other); err != nil {
+		t.Fatal(err)
+	}
+	testkit.Eventually(t, "the image is in use", func() bool {
+		list, err := d.cluster.watchers(t.Context(), v.head(t)["vdb"])
+		return err == nil && len(list) > 0
+	})
+	if _, err := d.Capture(t.Context(), snap.CaptureRequest{ID: "vm-used"}); errs.KindOf(err) != errs.Busy || !strings.Contains(err.Error(), "vdb") {
+		t.Errorf("a domain that is off, and whose disk is in use: %v", err)
+	}
+	if err := other.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = other.Wait() // killed: that is no news
+	capture(t, d, "vm-unused")
 }
 
 // TestLongCost: what a checkpoint and a rollback take does not grow with the disk.
