@@ -261,16 +261,16 @@ func TestLongKilled(t *testing.T) {
 	})
 	// To be undone, a rollback is made first.
 	n := 0
-	for part := range 3 {
+	for _, step := range []int64{2, 4, 5} { // before and after the phase, and the definition
 		open()
-		id := snap.RestoreID(fmt.Sprintf("op-undo%d", part))
+		id := snap.RestoreID(fmt.Sprintf("op-undo%d", step))
 		if _, err := rollBack(t.Context(), d, id, a); err != nil {
 			t.Fatal(err)
 		}
 		v.WaitReady(t)
 		v.Do(t, "set lost")
 		shut()
-		if v.spawn(t, order{Do: "undo", ID: string(id), Die: int64(part + 1)}, state) {
+		if v.spawn(t, order{Do: "undo", ID: string(id), Die: step}, state) {
 			n++
 			kills++
 		}
@@ -287,7 +287,7 @@ func TestLongKilled(t *testing.T) {
 		}
 		v.WaitReady(t)
 		if got := v.Do(t, "get"); got != present+" "+present {
-			t.Fatalf("undo, killed at step %d: the guest reads %q, and should read %q", part+1, got, present)
+			t.Fatalf("undo, killed at step %d: the guest reads %q, and should read %q", step, got, present)
 		}
 		whole("undo")
 		shut()
@@ -295,10 +295,17 @@ func TestLongKilled(t *testing.T) {
 	if n == 0 {
 		t.Error("no undo was killed")
 	}
-	open()
-	c := take("D")
-	shut()
-	delete(known, c)
-	everyStep(order{Do: "delete", Target: c}, whole)
+	for n, killed := int64(1), true; killed; n++ {
+		open()
+		gone := take(fmt.Sprintf("D%d", n))
+		delete(known, gone)
+		shut()
+		if killed = v.spawn(t, order{Do: "delete", Target: gone, Die: n}, state); killed {
+			kills++
+		}
+		open()
+		whole(fmt.Sprintf("delete, killed at step %d", n))
+		shut()
+	}
 	testkit.Tally(t, "kills", kills)
 }

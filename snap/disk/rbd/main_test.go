@@ -171,6 +171,9 @@ func (v *vm) litter(t testing.TB, d *Driver) {
 	if err := d.Maintain(context.Background()); err != nil {
 		t.Fatal(err)
 	}
+	if d.rec == nil {
+		return // it has made nothing
+	}
 	needed := map[string]bool{}
 	for _, s := range d.rec.live() {
 		for _, p := range s.Disks {
