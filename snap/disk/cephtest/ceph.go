@@ -310,6 +310,19 @@ func (c *Cluster) Secret(t testing.TB, uri string) string {
 	return uuid
 }
 
+// Hang stops the cluster's daemons, so that nobody gets an answer, or lets them go on.
+func (c *Cluster) Hang(on bool) error {
+	signal := unix.SIGCONT
+	if on {
+		signal = unix.SIGSTOP
+	}
+	var all []error
+	for _, cmd := range c.daemons {
+		all = append(all, cmd.Process.Signal(signal))
+	}
+	return errors.Join(all...)
+}
+
 // close ends the cluster and removes its folder.
 func (c *Cluster) close() error {
 	for _, cmd := range c.daemons {

@@ -33,6 +33,7 @@ type Access struct {
 
 // The times that a call of the program rbd may take. A call of a cluster that is away would wait for five minutes.
 const (
+	lookLimit = 15 * time.Second // for a look at a domain: the daemon's start waits for it
 	callLimit = 90 * time.Second // longer than Ceph waits for a client that died (30 s), before it takes the image's lock from it
 	longLimit = 30 * time.Minute // for calls whose time grows with the size of an image
 )
@@ -65,6 +66,7 @@ func (c *cluster) rbd(ctx context.Context, limit time.Duration, args ...string) 
 
 // stream runs the program and writes what it prints to out.
 func (c *cluster) stream(ctx context.Context, limit time.Duration, out io.Writer, args ...string) error {
+	begun := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "rbd", slices.Concat(*c.args.Load(), args)...)
@@ -85,7 +87,7 @@ func (c *cluster) stream(ctx context.Context, limit time.Duration, out io.Writer
 		return errs.New(errs.Unsupported, "", "the program rbd is not installed").WithHint("install it (Debian: ceph-common)")
 	}
 	if ctx.Err() != nil {
-		e := errs.New(errs.Unavailable, "", "Ceph did not answer within %s: %s", limit, what).WithHint("see whether the cluster is well: ceph -s")
+		e := errs.New(errs.Unavailable, "", "Ceph did not answer within %s: %s", time.Since(begun).Round(time.Second), what).WithHint("see whether the cluster is well: ceph -s")
 		if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
 			e = errs.New(errs.Unavailable, "", "%s was interrupted", what)
 		}

@@ -281,6 +281,53 @@ func TestLongDeadOwner(t *testing.T) {
 	capture(t, d, "vm-unused")
 }
 
+// TestLongClusterAway: the cluster stops answering while the guest stands still for a checkpoint. The checkpoint fails in time, the guest
+// goes on, and once the cluster is back nothing of the checkpoint is left.
+func TestLongClusterAway(t *testing.T) {
+	testkit.NeedLong(t)
+	v := newVM(t, 2, 64, true, disktest.GuestOptions{})
+	const limit = 5 * time.Second
+	away := false
+	state := t.TempDir()
+	d := v.driver(t, state, func(c *Config) {
+		c.SnapshotTimeout = limit
+		c.Failpoint = func(step string) error {
+			if step == "capture: paused" && !away {
+				away = true
+				return v.ceph.Hang(true)
+			}
+			return nil
+		}
+	})
+	v.boot(t)
+	v.Do(t, "set A")
+	first := capture(t, v.driver(t, state, nil), "vm-first") // before, by another driver
+	_, err := d.Capture(t.Context(), snap.CaptureRequest{ID: "vm-away"})
+	if errs.KindOf(err) != errs.Unavailable || !away {
+		t.Errorf("the cluster does not answer: %v", err)
+	}
+	if s, err := d.Unit().State(t.Context()); err != nil || s.Sub != "running" || d.rec.Hold != nil {
+		t.Errorf("the guest is %+v, %v; %+v", s, err, d.rec.Hold)
+	}
+	if err := v.ceph.Hang(false); err != nil {
+		t.Fatal(err)
+	}
+	v.Do(t, "set B")
+	if got := v.Do(t, "get"); got != "B B" {
+		t.Errorf("the guest reads %q", got)
+	}
+	testkit.Eventually(t, "what the failed checkpoint has asked for is gone", func() bool {
+		if err := d.Maintain(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		return len(d.rec.Doomed) == 0
+	})
+	v.litter(t, d)
+	if err := d.Verify(t.Context(), first.ID, snap.Full); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestLongCost: what a checkpoint and a rollback take does not grow with the disk.
 func TestLongCost(t *testing.T) {
 	testkit.NeedLong(t)

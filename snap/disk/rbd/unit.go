@@ -98,6 +98,8 @@ type Info struct {
 // Domain describes the domain. It returns an error if the domain cannot be captured.
 func (d *Driver) Domain(ctx context.Context) (Info, error) {
 	const op = "look at the domain"
+	ctx, cancel := context.WithTimeout(ctx, lookLimit)
+	defer cancel()
 	if err := d.begin(ctx, op); err != nil {
 		return Info{}, err
 	}
