@@ -147,6 +147,10 @@ func (d *Driver) keep(rec *record) {
 	c := claimOf(d.cfg.Domain, rec)
 	d.rec = rec
 	d.claim.Store(&c)
+	if rec != nil {
+		args := argumentsFor(d.cfg.Access, rec.Reach)
+		d.cluster.args.Store(&args)
+	}
 }
 
 // update changes the record, first on disk. If that fails, nothing has changed.
@@ -231,19 +235,25 @@ func (d *Driver) opened(ctx context.Context, op string, m virt.Machine) error {
 	return d.update(func(r *record) { r.Ran = true })
 }
 
-// reach determines the cluster of the disks.
+// reach determines how the cluster of the disks is reached.
 func (d *Driver) reach(op string, s virt.Survey) error {
-	var all []string
+	var first []string
 	for i, dev := range s.Disks {
 		args := argumentsFor(d.cfg.Access, s.Volumes[dev])
-		if i > 0 && !slices.Equal(args, all) {
+		if i > 0 && !slices.Equal(args, first) {
 			return errs.New(errs.Unsupported, op, "the disks %s of domain %s are reached in different ways: by other monitors or as another user", strings.Join(s.Disks, " "), d.cfg.Domain).
 				WithHint("virsh edit: give them the same <host> and <auth>")
 		}
-		all = args
+		first = args
 	}
-	d.cluster.args.Store(&all)
-	return nil
+	if d.rec == nil {
+		d.cluster.args.Store(&first)
+		return nil
+	}
+	if slices.Equal(first, *d.cluster.args.Load()) {
+		return nil
+	}
+	return d.update(func(r *record) { r.Reach = s.Volumes[s.Disks[0]] })
 }
 
 // adopt makes the record of a domain: its present images stay where they are.
@@ -253,7 +263,7 @@ func (d *Driver) adopt(ctx context.Context, op string, m virt.Machine) error {
 		return err
 	}
 	r := &record{
-		Version: version, Domain: d.cfg.Domain, UUID: uuid, NVRAM: s.NVRAM, Head: map[string]string{}, Images: map[string]*image{},
+		Version: version, Domain: d.cfg.Domain, UUID: uuid, NVRAM: s.NVRAM, Reach: s.Volumes[s.Disks[0]], Head: map[string]string{}, Images: map[string]*image{},
 		Snapshots: map[snap.SnapshotID]*snapshot{}, Switches: map[snap.RestoreID]*plan{},
 	}
 	for _, dev := range s.Disks {

@@ -62,11 +62,6 @@ func (d *Driver) verifyQuick(ctx context.Context, op string, id snap.SnapshotID,
 	if err != nil {
 		return s, err
 	}
-	m, err := d.open(ctx, op)
-	if err != nil {
-		return s, err
-	}
-	defer m.Free()
 	if found.NVRAM != nil {
 		if _, err := found.NVRAM.Check(ctx, op, depth == snap.Full); err != nil {
 			return s, err
@@ -204,18 +199,9 @@ func (rm *remover) due(ctx context.Context, op string) ([]doomed, error) {
 		return nil, err
 	}
 	defer d.mu.Unlock()
-	if d.rec == nil {
+	if d.rec == nil || d.rec.Intent != nil {
 		return nil, nil
 	}
-	idle := slices.DeleteFunc(d.rec.idle(), func(name string) bool { return rm.stuck[name] })
-	if len(d.rec.Doomed)+len(idle) == 0 {
-		return nil, nil
-	}
-	m, err := d.open(ctx, op) // so that the cluster is known
-	if err != nil {
-		return nil, err
-	}
-	defer m.Free()
 	return slices.Clone(d.rec.Doomed), nil
 }
 
@@ -280,6 +266,11 @@ func (rm *remover) nextIdle(ctx context.Context, op string, tried map[string]boo
 		if rm.stuck[name] || tried[name] {
 			continue
 		}
+		m, err := d.open(ctx, op) // somebody may have defined the domain with it
+		if err != nil {
+			return "", err
+		}
+		m.Free()
 		if d.rec.Images[name].Going {
 			return name, nil
 		}

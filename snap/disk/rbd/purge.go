@@ -40,12 +40,17 @@ func (d *Driver) Flatten(ctx context.Context) error {
 	if err != nil {
 		return errs.Wrap(errs.Failed, opPurge, err)
 	}
+	d.maintain.Lock()
+	defer d.maintain.Unlock()
 	if err := d.begin(ctx, opPurge); err != nil {
 		return err
 	}
 	defer d.mu.Unlock()
-	if d.rec == nil {
+	switch {
+	case d.rec == nil:
 		return nil
+	case d.rec.Hold != nil:
+		return errs.New(errs.Busy, opPurge, "domain %s may stand still for a checkpoint that failed", d.cfg.Domain).WithHint("try again once its guest agent answers")
 	}
 	return errs.Wrap(errs.Failed, opPurge, d.letImagesGo(ctx))
 }

@@ -17,6 +17,7 @@ import (
 	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/disk/layertree"
+	"mulligan/snap/disk/virt"
 )
 
 const version = 1
@@ -28,6 +29,7 @@ type record struct {
 	Domain    string // its name, for people; the UUID identifies it
 	UUID      string
 	NVRAM     string            `json:",omitempty"` // path of the domain's variable store
+	Reach     virt.Volume       // how the definition says that the cluster is reached
 	Seq       int               // of names in the cluster, which are used once
 	Head      map[string]string // the image that the domain writes to, by target device
 	Images    map[string]*image // by name: POOL/IMAGE

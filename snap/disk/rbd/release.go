@@ -80,7 +80,7 @@ func (re *releaser) once() error {
 	d := re.d
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.life.Err() == nil && d.rec.Hold != nil {
+	if d.life.Err() == nil && d.rec != nil && d.rec.Hold != nil {
 		m, err := d.dom.Machine("let the guest go on", d.rec.UUID)
 		if err != nil {
 			return err

@@ -109,11 +109,6 @@ func (d *Driver) Size(ctx context.Context, ids ...snap.SnapshotID) (int64, error
 	if len(ids) == 0 {
 		return 0, nil
 	}
-	m, err := d.open(ctx, op)
-	if err != nil {
-		return 0, err
-	}
-	defer m.Free()
 	total := int64(0)
 	for name := range images {
 		n, err := d.freed(ctx, name, gone)
