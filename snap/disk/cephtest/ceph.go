@@ -79,6 +79,9 @@ func start(t testing.TB) (*Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := os.MkdirAll(root, 0o755); err != nil {
+		return nil, err
+	}
 	lock, err := os.OpenFile(filepath.Join(root, "ceph.lock"), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, err
