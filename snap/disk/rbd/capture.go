@@ -144,6 +144,7 @@ func (c *capturing) plan() error {
 	}
 	if c.power == virt.Running {
 		// The filesystems of several disks are frozen one after the other, and programs can write to a disk without a filesystem.
+		d.release.own = true
 		next.Hold = &hold{Paused: len(next.Head) > 1, Frozen: c.survey.Agent && c.survey.Awake}
 	}
 	if c.power.Up() {

@@ -15,6 +15,7 @@ type releaser struct {
 	d    *Driver
 	work sync.WaitGroup // of soon
 	runs bool           // soon runs
+	own  bool           // this process has made the guest stand still: no other one has asked libvirt for anything
 }
 
 // letGo lets a guest go on that stands still: its processors, and then its filesystems. It records that once it is done and cannot be
@@ -103,9 +104,8 @@ const late = 2 * time.Minute
 // recover finishes or undoes what an earlier process, or an earlier failure, left unfinished. It needs libvirt, and no Ceph.
 func (d *Driver) recover(ctx context.Context, op string, m virt.Machine) error {
 	if d.rec.Hold != nil {
-		// libvirt goes on with what a killed process has asked it for.
 		p, err := m.Power()
-		if err == nil {
+		if err == nil && !d.release.own { // libvirt goes on with what a killed process has asked it for
 			_, err = d.dom.AwaitJobs(ctx, m, p, d.rec.devices()[0])
 		}
 		if e := d.release.letGo(m); e != nil {
