@@ -202,6 +202,35 @@ func TestLongForty(t *testing.T) {
 	v.back(t, d, "op-last", all[0], sums[all[0]])
 }
 
+// TestLongParentDeleted: the snapshot that the domain's present disk is a clone of is deleted, and the disk is taken to another one all
+// the same, and back.
+func TestLongParentDeleted(t *testing.T) {
+	testkit.NeedLong(t)
+	t.Parallel()
+	v := newVM(t, 1, 16, true, disktest.GuestOptions{})
+	d := v.driver(t, t.TempDir(), nil)
+	sums := map[string]map[string]string{}
+	for _, id := range []string{"vm-0", "vm-1"} {
+		for _, image := range v.head(t) {
+			out, err := exec.Command("qemu-io", "-f", "raw", "-c", "write -q -P "+id[3:]+"1 8M 64k", "rbd:"+image+":id=admin:conf="+v.ceph.Conf).CombinedOutput()
+			if err != nil {
+				t.Fatalf("%v: %s", err, out)
+			}
+		}
+		sums[id] = v.sums(t, d, capture(t, d, id).ID)
+	}
+	safety := v.back(t, d, "op-1", "vm-1", sums["vm-1"])
+	for _, id := range []snap.SnapshotID{"vm-1", safety} {
+		if err := d.Delete(t.Context(), id); err != nil {
+			t.Fatal(err)
+		}
+	}
+	v.litter(t, d)
+	safety = v.back(t, d, "op-2", "vm-0", sums["vm-0"])
+	v.litter(t, d)
+	v.back(t, d, "op-3", safety, sums["vm-1"])
+}
+
 // TestLongDeadOwner: a QEMU that was killed holds its images for half a minute; then Ceph fences it, and a checkpoint is made. A QEMU that
 // hangs is not fenced: the checkpoint fails in time, and the guest goes on and loses nothing.
 func TestLongDeadOwner(t *testing.T) {

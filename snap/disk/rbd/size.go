@@ -60,6 +60,9 @@ func (d *Driver) between(ctx context.Context, a, b point) (int64, error) {
 	var all []imagefile.Extent
 	add := func(image, from, to string) error {
 		e, err := d.written(ctx, image, from, to)
+		if errs.KindOf(err) == errs.NotFound { // a snapshot that was deleted, and that Ceph keeps without its name for clones
+			e.all, err = []imagefile.Extent{imagefile.NewExtent(0, max(a.Size, b.Size))}, nil
+		}
 		all = imagefile.Union(all, e.all)
 		return err
 	}
@@ -80,7 +83,7 @@ func (d *Driver) between(ctx context.Context, a, b point) (int64, error) {
 			return 0, err
 		}
 	}
-	return imagefile.Total(all), nil
+	return min(imagefile.Total(all), max(a.Size, b.Size)), nil
 }
 
 // at names a point.
