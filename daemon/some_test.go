@@ -74,6 +74,7 @@ func TestForksAtWork(t *testing.T) {
 		testKeepPart,
 		testForkSettings,
 		testForksPartly,
+		testForksMounted,
 		testExpiry,
 	)
 }

@@ -25,6 +25,7 @@ type Fork struct {
 	Lent   bool   `json:"lent,omitempty"`
 	Making bool   `json:"making,omitempty"` // it is being made or dropped; after a crash it is dropped
 	Folder string `json:"folder"`           // identifies the folder that was made for it: device and inode
+	Pinned string `json:"pinned,omitempty"` // the folder with the copy of the origin's files over which the fork's folder is mounted; empty: the fork has all its files itself
 }
 
 // Forking says how an app is forked.

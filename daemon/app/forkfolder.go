@@ -25,9 +25,8 @@ func (s *Set) MakeForkFolder(ctx context.Context, rec store.App) (id string, err
 	if err != nil {
 		return "", err
 	}
-	around := filepath.Dir(rec.Workspace)
-	if _, err := makeFolder.Call(ctx, acc.User(), around); err != nil && !errors.Is(err, unix.EEXIST) {
-		return "", noFolder(around, err)
+	if err := s.MakeFolderAround(ctx, rec, rec.Workspace); err != nil {
+		return "", err
 	}
 	if _, err := makeFolder.Call(ctx, acc.User(), rec.Workspace); err != nil {
 		return "", noFolder(rec.Workspace, err)
@@ -38,6 +37,28 @@ func (s *Set) MakeForkFolder(ctx context.Context, rec store.App) (id string, err
 	}
 	defer root.Close()
 	return folderID(root.FD())
+}
+
+// MakeFolderAround makes the folder around a path, unless it exists, with the rights of an app's owner.
+func (s *Set) MakeFolderAround(ctx context.Context, rec store.App, path string) error {
+	acc, err := s.AccountOf(rec)
+	if err != nil {
+		return err
+	}
+	around := filepath.Dir(path)
+	if _, err := makeFolder.Call(ctx, acc.User(), around); err != nil && !errors.Is(err, unix.EEXIST) {
+		return noFolder(around, err)
+	}
+	return nil
+}
+
+// RemoveFolderAround removes the folder around a path if it is empty, with the rights of an app's owner.
+func (s *Set) RemoveFolderAround(ctx context.Context, rec store.App, path string) error {
+	acc, err := s.AccountOf(rec)
+	if err != nil {
+		return err
+	}
+	return s.RemoveEmptyFolder(ctx, acc, filepath.Dir(path))
 }
 
 func noFolder(path string, err error) error {
@@ -71,7 +92,7 @@ var removeFolder = privsep.Define("daemon.removeForkFolder", func(ctx context.Co
 	name := filepath.Base(f.Path)
 	if f.ID == "" {
 		err := unix.Unlinkat(parent.FD(), name, unix.AT_REMOVEDIR)
-		return errors.Is(err, unix.ENOTEMPTY), removeEmpty(filepath.Dir(f.Path))
+		return err != nil && !errors.Is(err, unix.ENOENT), removeEmpty(filepath.Dir(f.Path))
 	}
 	dir, err := parent.OpenDir(name)
 	if errors.Is(err, unix.ENOENT) {
@@ -154,11 +175,15 @@ func removeEmpty(path string) error {
 	return err
 }
 
-// RemoveForkFolder removes a fork's folder with the rights of its owner. stays reports that another folder is in its place.
+// RemoveForkFolder removes a fork's folder with the rights of its owner. If it is one that is mounted, the caller must have unmounted it. stays reports that another folder is in its place.
 func (s *Set) RemoveForkFolder(ctx context.Context, rec store.App) (stays bool, err error) {
 	acc, err := s.AccountOf(rec)
 	if err != nil {
 		return true, err
 	}
-	return removeFolder.Call(ctx, acc.User(), forkFolder{rec.Workspace, rec.Fork.Folder})
+	folder := forkFolder{rec.Workspace, rec.Fork.Folder}
+	if rec.Fork.Pinned != "" { // below the mount, it is empty
+		folder.ID = ""
+	}
+	return removeFolder.Call(ctx, acc.User(), folder)
 }

@@ -158,6 +158,9 @@ func (s *Set) RemakeWorkspace(ctx context.Context, rec store.App) (made bool, er
 	if !errors.Is(err, unix.ENOENT) {
 		return false, nil // something else is at the path: the files driver reports what
 	}
+	if rec.Fork != nil && rec.Fork.Pinned != "" { // it has to be mounted there
+		return false, nil
+	}
 	acc, err := s.AccountOf(rec)
 	if err != nil {
 		return false, err

@@ -16,6 +16,7 @@ import (
 	"mulligan/daemon/store"
 	"mulligan/errs"
 	"mulligan/ipc"
+	"mulligan/snap"
 )
 
 const (
@@ -37,10 +38,14 @@ type bisection struct {
 	patience time.Duration
 	free     chan struct{} // has room for the forks that there may be at a time
 
-	making sync.Mutex // forks are made one after the other
-	mu     sync.Mutex
-	runs   []ipc.BisectRun
-	idle   []*app.App // forks for further tests
+	making   sync.Mutex       // forks are made one after the other
+	shares   bool             // there will be several forks, which are mounted over one copy of a checkpoint's files
+	pinned   string           // that copy; "": none was made
+	pinnedOf ipc.CheckpointID // the checkpoint
+	unpin    func()
+	mu       sync.Mutex
+	runs     []ipc.BisectRun
+	idle     []*app.App // forks for further tests
 }
 
 // Bisect finds the first bad checkpoint of the app called ref. The app itself is not touched.
@@ -50,7 +55,7 @@ func (s *Service) Bisect(ctx context.Context, who ipc.Caller, ref string, req ip
 	if err != nil {
 		return res, err
 	}
-	b := &bisection{Service: s, parent: parent, command: req.Command, start: req.Start || len(req.Command) == 0}
+	b := &bisection{Service: s, parent: parent, command: req.Command, start: req.Start || len(req.Command) == 0, unpin: func() {}}
 	if b.patience, err = patienceOf(req.Timeout); err != nil {
 		return res, errs.Wrap(errs.Invalid, op, err)
 	}
@@ -61,6 +66,7 @@ func (s *Service) Bisect(ctx context.Context, who ipc.Caller, ref string, req ip
 	if err != nil {
 		return res, errs.Wrap(errs.Failed, op, err)
 	}
+	defer func() { b.unpin() }()
 	search := bisect.Search{Last: last, First: first, Jobs: req.Jobs, Test: b.test}
 	found, err := search.Run(ctx)
 	if left := b.drop(ctx, b.idle...); left != nil {
@@ -100,6 +106,7 @@ func (b *bisection) check(ctx context.Context, req *ipc.BisectRequest) (err erro
 	if err == nil {
 		err = b.registry.CheckOwnServers(first)
 	}
+	b.shares = err == nil && (req.Jobs > 1 || !layer.RollsBackWhole(first))
 	return err
 }
 
@@ -221,17 +228,36 @@ func (b *bisection) fork(ctx context.Context, origin store.Checkpoint) (a *app.A
 			return nil, err
 		}
 	}
-	if a, err = b.claim(ctx, accounts.Self(), b.parent, origin, ipc.ForkRequest{Name: records.NewID("bisect-")}, b.kinds); err != nil {
+	if err = b.pin(ctx, origin); err != nil {
+		return nil, err
+	}
+	if a, err = b.claim(ctx, accounts.Self(), b.parent, origin, ipc.ForkRequest{Name: records.NewID("bisect-")}, b.kinds, b.pinned); err != nil {
 		return nil, err
 	}
 	rec := a.Rec()
 	if err = b.registry.OpenFork(ctx, a, func() error { return b.seedLayers(ctx, b.parent, rec, origin) }); err != nil {
 		return nil, err
 	}
-	if err = b.bring(ctx, a, origin); err != nil {
+	var there []string
+	if b.pinned != "" && b.pinnedOf == origin.ID {
+		there = []string{string(snap.Files)}
+	}
+	if err = b.bring(ctx, a, origin, there...); err != nil {
 		return nil, errs.Also(err, b.drop(ctx, a))
 	}
 	return a, nil
+}
+
+// pin makes the copy of a checkpoint's files that all forks are mounted over, whatever checkpoint they test: those differ in little.
+func (b *bisection) pin(ctx context.Context, origin store.Checkpoint) (err error) {
+	if !b.shares {
+		return nil
+	}
+	dir := forksDir(b.parent.Rec().App)
+	if b.pinned, b.unpin, err = b.registry.Pinned(ctx, b.parent, origin, dir, true); err == nil {
+		b.shares, b.pinnedOf = false, origin.ID // it is made once
+	}
+	return err
 }
 
 // next returns a fork that an earlier test is done with, or nil.
@@ -244,12 +270,12 @@ func (b *bisection) next() (a *app.App) {
 	return a
 }
 
-// bring takes a fork to a checkpoint of its parent, and starts its app if the tests need that.
-func (b *bisection) bring(ctx context.Context, a *app.App, origin store.Checkpoint) error {
-	err := b.restore(ctx, b.parent, a, origin, ipc.ForkRequest{NoStart: true})
+// bring takes a fork to a checkpoint of its parent, and starts its app if the tests need that. there has the names of layers that are there already.
+func (b *bisection) bring(ctx context.Context, a *app.App, origin store.Checkpoint, there ...string) error {
+	err := b.restore(ctx, b.parent, a, origin, ipc.ForkRequest{NoStart: true}, there...)
 	for end := time.Now().Add(busyTimeout); errs.KindOf(err) == errs.Busy && time.Now().Before(end); { // the app makes a checkpoint
 		time.Sleep(busyPause)
-		err = b.restore(ctx, b.parent, a, origin, ipc.ForkRequest{NoStart: true})
+		err = b.restore(ctx, b.parent, a, origin, ipc.ForkRequest{NoStart: true}, there...)
 	}
 	if err == nil && b.start {
 		_ = b.apps.StartUnit(ctx, a) // an app that does not start is for the test to find

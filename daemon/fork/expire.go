@@ -28,8 +28,10 @@ func (s *Service) ExpireForks(ctx context.Context) {
 }
 
 // Expire drops the forks that nobody touched for as long as the settings say that each was made with. begun, the daemon's start, counts as a touch
-// of all: before, nobody could touch them. Expire also drops the forks that could not be dropped before.
+// of all: before, nobody could touch them. Expire also drops the forks, and removes the pinned copies, that could
+// not be dropped or removed before.
 func (s *Service) Expire(ctx context.Context, begun time.Time) {
+	defer s.registry.SweepPinned(ctx)
 	for _, a := range s.apps.All() {
 		rec := a.Rec()
 		if ctx.Err() != nil {

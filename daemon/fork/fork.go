@@ -12,6 +12,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -59,6 +60,7 @@ func New(opt *settings.Options, store *records.Records, ev *events.Events, apps 
 const (
 	maxCount  = 16 // forks that one request makes
 	maxAtOnce = 4  // of these, how many are made at a time
+	minPinned = 3  // from how many on one copy of the files is made for all: for fewer, plain folders cost little more
 )
 
 // Fork makes forks of the app called ref, from a checkpoint of it, and starts them.
@@ -84,6 +86,9 @@ func (s *Service) Fork(ctx context.Context, who ipc.Caller, ref string, req ipc.
 	if err == nil {
 		err = s.registry.CheckOwnServers(first)
 	}
+	if err == nil {
+		err = s.apps.CheckClaim(first)
+	}
 	if err != nil {
 		return list, errs.Wrap(errs.Invalid, op, err)
 	}
@@ -91,11 +96,16 @@ func (s *Service) Fork(ctx context.Context, who ipc.Caller, ref string, req ipc.
 	if err != nil {
 		return list, errs.Wrap(errs.Failed, op, err)
 	}
+	pinned, release, err := s.registry.Pinned(ctx, parent, origin, filepath.Dir(first.Workspace), req.Count >= minPinned)
+	if err != nil {
+		return list, errs.Wrap(errs.Failed, op, err)
+	}
+	defer release()
 	made, failed := make([]ipc.App, req.Count), make([]error, req.Count)
 	var work errgroup.Group
 	work.SetLimit(maxAtOnce)
 	for i := range req.Count {
-		a, err := s.claim(ctx, who, parent, origin, req, kinds)
+		a, err := s.claim(ctx, who, parent, origin, req, kinds, pinned)
 		if err != nil {
 			failed[i] = err
 			break

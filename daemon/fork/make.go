@@ -18,14 +18,15 @@ import (
 	"mulligan/snap"
 )
 
-// claim registers a fork of which nothing is made yet.
-func (s *Service) claim(ctx context.Context, who ipc.Caller, parent *app.App, origin store.Checkpoint, req ipc.ForkRequest, kinds map[string]string) (*app.App, error) {
+// claim registers a fork of which nothing is made yet. Its folder will be mounted over the copy of files in pinned, if that is not empty.
+func (s *Service) claim(ctx context.Context, who ipc.Caller, parent *app.App, origin store.Checkpoint, req ipc.ForkRequest, kinds map[string]string, pinned string) (*app.App, error) {
 	s.naming.Lock()
 	defer s.naming.Unlock()
 	rec, err := s.describe(ctx, parent, origin, req, kinds)
 	if err != nil {
 		return nil, err
 	}
+	rec.Fork.Pinned = pinned
 	return s.registry.ClaimFork(ctx, who, rec)
 }
 
@@ -44,7 +45,11 @@ func (s *Service) make(ctx context.Context, who ipc.Caller, parent, a *app.App, 
 
 // fill brings the fork to its origin, and starts it.
 func (s *Service) fill(ctx context.Context, parent, a *app.App, origin store.Checkpoint, req ipc.ForkRequest) error {
-	if err := s.restore(ctx, parent, a, origin, req); err != nil {
+	var mounted []string // a pinned copy has the files of the origin
+	if a.Rec().Fork.Pinned != "" {
+		mounted = []string{string(snap.Files)}
+	}
+	if err := s.restore(ctx, parent, a, origin, req, mounted...); err != nil {
 		return err
 	}
 	if err := s.opt.Failpoint.At("fork: filled"); err != nil {
@@ -58,8 +63,8 @@ func (s *Service) fill(ctx context.Context, parent, a *app.App, origin store.Che
 	return s.registry.ForkMade(ctx, a)
 }
 
-// restore takes a new fork to its origin.
-func (s *Service) restore(ctx context.Context, parent, a *app.App, origin store.Checkpoint, req ipc.ForkRequest) error {
+// restore takes a new fork to its origin. there has the names of layers that are there already.
+func (s *Service) restore(ctx context.Context, parent, a *app.App, origin store.Checkpoint, req ipc.ForkRequest, there ...string) error {
 	origin.Pinned = true // what the fork changed is known as long as the fork exists
 	cp, err := s.adopt(ctx, parent, a, origin, "the state of "+string(origin.ID)+" of "+parent.Rec().Slug)
 	if err != nil {
@@ -72,7 +77,8 @@ func (s *Service) restore(ctx context.Context, parent, a *app.App, origin store.
 	if a.Rec().Domain != "" {
 		whole = append(whole, string(snap.Disk))
 	}
-	seeded, err := s.seed(ctx, parent, a, cp)
+	whole = append(whole, there...)
+	seeded, err := s.seed(ctx, parent, a, cp, there)
 	if err != nil {
 		return err
 	}
@@ -109,8 +115,9 @@ func (s *Service) bringRest(ctx context.Context, a *app.App, cp store.Checkpoint
 }
 
 // seed brings those layers of a fork to its first checkpoint that nobody uses yet and that can be copied from the parent in part. It returns
-// their names. There is nothing in them to be kept: no safety checkpoint is made, and after a crash the fork is dropped.
-func (s *Service) seed(ctx context.Context, parent, a *app.App, cp store.Checkpoint) (names []string, err error) {
+// their names. There is nothing in them to be kept: no safety checkpoint is made, and after a crash the fork is dropped. Those in
+// there are left out.
+func (s *Service) seed(ctx context.Context, parent, a *app.App, cp store.Checkpoint, there []string) (names []string, err error) {
 	release, err := s.apps.Acquire(ctx, a, "fork", accounts.Self())
 	if err != nil {
 		return nil, err
@@ -118,9 +125,9 @@ func (s *Service) seed(ctx context.Context, parent, a *app.App, cp store.Checkpo
 	defer release()
 	for _, l := range a.Layers() {
 		held, ok := cp.Snapshot(l.Name)
-		theirs, there := parent.Layer(l.Name)
+		theirs, known := parent.Layer(l.Name)
 		seeder, can := l.Driver.(snap.Seeder)
-		if !ok || !there || !can || held.Raw {
+		if !ok || !known || !can || held.Raw || slices.Contains(there, string(l.Name)) {
 			continue
 		}
 		if err := seeder.Seed(ctx, theirs.Driver, held.ID); err != nil {

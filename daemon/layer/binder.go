@@ -82,6 +82,9 @@ func (b *Binder) layersOf(ctx context.Context, rec store.App, g *guest, containe
 	if !rec.Auto {
 		cfg.Watch = func(o *watch.Options) { o.Budget = b.watches }
 	}
+	if rec.Fork != nil && rec.Fork.Pinned != "" {
+		cfg.Below = filepath.Join(b.pinnedState(rec.Fork.Pinned), "files")
+	}
 	driver, err := files.New(cfg)
 	if err != nil {
 		return nil, err
@@ -151,7 +154,7 @@ func (b *Binder) supervised(rec store.App) (systemd.Unit, error) {
 		h := hostUnit{b, rec, cfg.Owner}
 		cfg.Env, cfg.Launch = variables(rec), h.launch
 	default:
-		f := forkUnit{rec: rec, owner: cfg.Owner, state: b.StateDir(rec.ID)}
+		f := forkUnit{rec: rec, owner: cfg.Owner, state: b.StateDir(rec.ID), files: b.EnsureFiles}
 		if f.servers, err = b.ownServers(rec); err != nil {
 			return nil, err
 		}
@@ -189,6 +192,9 @@ func (b *Binder) SetUp(ctx context.Context, rec store.App) (*Setup, error) {
 }
 
 func (b *Binder) assemble(ctx context.Context, rec store.App, g *guest) (*Setup, error) {
+	if err := b.EnsureFiles(rec); err != nil {
+		return nil, err
+	}
 	unit, err := b.UnitOf(ctx, rec)
 	containers, _ := unit.(*Containers)
 	if err == nil && g != nil {

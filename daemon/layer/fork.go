@@ -25,7 +25,8 @@ import (
 type forkUnit struct {
 	rec   store.App
 	owner privsep.User
-	state string // the daemon's own folder for the fork
+	state string                // the daemon's own folder for the fork
+	files func(store.App) error // makes sure that the fork's folder has its files
 
 	servers []ownServer
 	control string // path of the control socket; "": that of the fork's command
@@ -34,6 +35,9 @@ type forkUnit struct {
 // launch starts the command at the parent's path. It listens at the fork's addresses on the host again, because the process
 // that listened there ends with the command.
 func (f forkUnit) launch(cmd *exec.Cmd, visible []string) error {
+	if err := f.files(f.rec); err != nil {
+		return err
+	}
 	tmp := tempDir(f.state)
 	if err := f.folder(tmp); err != nil {
 		return err

@@ -36,6 +36,9 @@ func CopyName(id ipc.AppID, parentUnit string) string {
 
 // copyOf describes the copy, and makes the folders that it needs.
 func (b *Binder) copyOf(rec store.App) (c systemd.Copy, err error) {
+	if err := b.EnsureFiles(rec); err != nil {
+		return c, err
+	}
 	c = systemd.Copy{
 		Of: rec.Fork.ParentUnit, Name: rec.Unit, Description: "Fork " + rec.Slug, Folder: rec.Workspace, At: rec.Fork.ParentPath,
 	}

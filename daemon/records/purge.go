@@ -50,6 +50,8 @@ func (r *Records) endPurge(ctx context.Context, id ipc.AppID, gone bool) error {
 	if err != nil {
 		return err
 	}
-	done := slices.DeleteFunc(all, func(o store.Disposal) bool { return o.AppID != id || o.Kind == store.DisposeApp && !gone })
+	done := slices.DeleteFunc(all, func(o store.Disposal) bool {
+		return o.AppID != id || o.Kind == store.DisposeApp && !gone || o.Kind == store.DisposePinned
+	})
 	return r.endDescribed(ctx, done)
 }

@@ -151,6 +151,9 @@ func (svc *Service) RemoveFork(ctx context.Context, who ipc.Caller, a *app.App) 
 		return err
 	}
 	snap.Begin(ctx, "removing the folder of the fork")
+	if err := svc.binder.ReleaseFiles(a.Rec()); err != nil {
+		return err
+	}
 	if stays, err := svc.apps.RemoveForkFolder(ctx, a.Rec()); err != nil {
 		return err
 	} else if stays {
@@ -159,7 +162,11 @@ func (svc *Service) RemoveFork(ctx context.Context, who ipc.Caller, a *app.App) 
 	if err := svc.opt.Failpoint.At("fork: folder removed"); err != nil {
 		return err
 	}
-	return svc.remove(ctx, who, a, true)
+	if err := svc.remove(ctx, who, a, true); err != nil || a.Rec().Fork.Pinned == "" {
+		return err
+	}
+	svc.SweepPinned(ctx)
+	return nil
 }
 
 // noteUndropped records that a fork could not be dropped, or that it could (err is nil).
@@ -285,7 +292,10 @@ func (svc *Service) CheckOwnServers(rec store.App) error { return svc.binder.Che
 
 // disposeFork removes everything that openFork made, and at last the fork's record.
 func (svc *Service) disposeFork(ctx context.Context, a *app.App) error {
-	_, err := svc.apps.RemoveForkFolder(ctx, a.Rec())
+	err := svc.binder.ReleaseFiles(a.Rec())
+	if err == nil {
+		_, err = svc.apps.RemoveForkFolder(ctx, a.Rec())
+	}
 	err = errs.Also(err, svc.binder.DropServers(ctx, a.Rec()))
 	svc.apps.CloseDrivers(a)
 	if err = errs.Also(err, svc.dropGuest(ctx, a)); err != nil {
@@ -301,6 +311,12 @@ func (svc *Service) FinishForks(ctx context.Context, who ipc.Caller) {
 		f := a.Rec().Fork
 		if f == nil {
 			continue
+		}
+		if f.Pinned != "" { // mulligan.db may have been made anew
+			order := store.Disposal{Kind: store.DisposePinned, ID: f.Pinned, AppID: f.Parent, Cause: "forks"}
+			if err := svc.store.PutDisposals(ctx, order); err != nil {
+				svc.opt.Log.Error("the copy that a fork is mounted over could not be noted", "app", a.Rec().Slug, "err", err)
+			}
 		}
 		if !f.Making {
 			if err := svc.writeCopy(ctx, a); err != nil {
@@ -318,6 +334,7 @@ func (svc *Service) FinishForks(ctx context.Context, who ipc.Caller) {
 		}
 		a.AddRecovery("a fork that was cut short was dropped")
 	}
+	svc.SweepPinned(ctx)
 }
 
 // startLent starts a fork that was stopped to be kept, which a crash cut short. With its start it gets its own dotenv lines back.

@@ -29,6 +29,7 @@ type Service struct {
 	store       *records.Records
 	run         context.Context // ends when the daemon is closed
 	files       appFiles
+	pinned      pinned
 }
 
 // New returns the registry of a daemon's apps. App files are watched until run ends.

@@ -19,6 +19,7 @@ const (
 	DisposeRestore    DisposalKind = "restore"    // what drivers keep of a switch
 	DisposeCheckpoint DisposalKind = "checkpoint" // its description in the content store
 	DisposeApp        DisposalKind = "app"        // the same of an app
+	DisposePinned     DisposalKind = "pinned"     // a copy of files over which folders of the app's forks are mounted, by its path; it goes with the last of them
 )
 
 // Disposal is the durable order to drop one stored thing. Nothing is dropped without one.

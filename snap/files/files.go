@@ -36,6 +36,9 @@ type Config struct {
 	Exclude []string // gitignore syntax; never captured, never touched by a restore
 	Skip    []string // paths below Dir that belong to other drivers; treated as excluded
 
+	// Below is the StateDir of the pinned copy over which Dir is mounted ([Driver.Pinned]); empty: Dir has all files itself.
+	Below string
+
 	MaxFiles, MaxBytes int64  // a larger tree is refused; 0: DefaultMaxFiles, DefaultMaxBytes
 	Owner              int    // uid that Dir must belong to; -1: not checked
 	Reader             Reader // the user who sees names and contents
@@ -115,6 +118,9 @@ func New(c Config) (*Driver, error) {
 		return nil, errs.Wrap(errs.Failed, op, err)
 	}
 	d := &Driver{cfg: c, ws: ws, walker: &walk.Walker{Workspace: ws, Cache: walk.LoadCache(c.StateDir), MaxFiles: c.MaxFiles, MaxBytes: c.MaxBytes}}
+	if c.Below != "" {
+		d.walker.Cache.Under(c.Below)
+	}
 	d.history = journal.Open(c.Store, d.prefix()+"journal/")
 	d.follower = &follow.Follower{Walker: d.walker, Store: c.Store, Journal: d.history, StateDir: c.StateDir, AtRest: d.tidy,
 		Watch: c.Watch, Log: c.Log, Failpoint: c.Failpoint}

@@ -37,6 +37,40 @@ type Cache struct {
 	mu    sync.Mutex
 	known map[inode.ID]record
 	fresh int // entries that the cache file lacks
+	below func() map[uint64]record
+}
+
+// Under adds what the cache file in dir knows of the files below a mount: a file that the mount shows unchanged has the number, the times and the size
+// of the file below, and only another device. The file is read when a walk first needs it, and not after the first whole walk.
+func (c *Cache) Under(dir string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.below = sync.OnceValue(func() map[uint64]record {
+		files := map[uint64]record{}
+		for id, k := range LoadCache(dir).known {
+			files[id.Ino] = k
+		}
+		return files
+	})
+}
+
+// find returns the record for st, from below if the cache has none.
+func (c *Cache) find(st inode.Stat) (k record, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if k, ok = c.known[st.ID]; ok && k.is(st) || c.below == nil {
+		return k, ok
+	}
+	if k, ok = c.below()[st.ID.Ino]; ok && k.is(st) {
+		c.known[st.ID] = k
+		c.fresh++
+	}
+	return k, ok
+}
+
+// is reports whether the record is of a file with this stat.
+func (k record) is(st inode.Stat) bool {
+	return k.mode == st.Mode && k.size == st.Size && k.mtime == st.Mtime && k.ctime == st.Ctime
 }
 
 // size returns the number of entries, which is about that of the workspace's files: 0 before the first walk.
@@ -51,10 +85,8 @@ func (c *Cache) size() int64 {
 
 // Find copies link target, attributes and hash into e, and returns true, if the cache has them for st.
 func (c *Cache) Find(_ string, st inode.Stat, e *manifest.Entry) bool {
-	c.mu.Lock()
-	k, ok := c.known[st.ID]
-	c.mu.Unlock()
-	if !ok || k.mode != st.Mode || k.size != st.Size || k.mtime != st.Mtime || k.ctime != st.Ctime {
+	k, ok := c.find(st)
+	if !ok || !k.is(st) {
 		return false
 	}
 	e.SetLink(k.link)
@@ -99,7 +131,7 @@ func (c *Cache) Add(st inode.Stat, e *manifest.Entry, read time.Time) {
 // Forget empties the cache, because a tree in memory has the same results.
 func (c *Cache) Forget() {
 	c.mu.Lock()
-	c.known = map[inode.ID]record{}
+	c.known, c.below = map[inode.ID]record{}, nil
 	c.mu.Unlock()
 }
 
@@ -142,6 +174,7 @@ func Known(root *manifest.Node) iter.Seq2[inode.ID, record] {
 func (c *Cache) retain(seen map[inode.ID]bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.below = nil // known has what is used of it
 	for id := range c.known {
 		if !seen[id] {
 			delete(c.known, id)

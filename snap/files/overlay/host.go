@@ -1,0 +1,136 @@
+package overlay
+
+import (
+	"bufio"
+	"errors"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"mulligan/errs"
+	"mulligan/snap/beneath"
+	"mulligan/snap/files/inode"
+)
+
+// onHost runs f in the mount namespace of the host's first process.
+func onHost(f func() error) error {
+	same, err := sharesHost()
+	if err != nil {
+		return err
+	}
+	if same {
+		return f()
+	}
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // the thread ends with the goroutine: it is of no use to others
+		done <- enterHost(f)
+	}()
+	return <-done
+}
+
+// sharesHost reports whether this process is in the mount namespace of the first one. The numbers of mounts are unique on the host; the
+// links in /proc/1/ns may be hidden from a process that has fewer rights than the first one.
+func sharesHost() (bool, error) {
+	var first [2]int
+	for i, file := range []string{"/proc/self/mountinfo", "/proc/1/mountinfo"} {
+		all, err := readMounts(file)
+		if err != nil {
+			return false, err
+		}
+		if len(all) == 0 {
+			return false, errs.New(errs.Unsupported, "", "%s is empty", file)
+		}
+		first[i] = all[0].id
+	}
+	return first[0] == first[1], nil
+}
+
+func enterHost(f func() error) error {
+	ns, err := os.Open("/proc/1/ns/mnt")
+	if err != nil {
+		return err
+	}
+	defer ns.Close()
+	// Threads of one process share their root folder, and who shares it may not enter.
+	if err := unix.Unshare(unix.CLONE_FS); err != nil {
+		return os.NewSyscallError("unshare", err)
+	}
+	if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNS); err != nil {
+		return os.NewSyscallError("setns", err)
+	}
+	return f()
+}
+
+// entry is a line of mountinfo (proc_pid_mountinfo(5)).
+type entry struct {
+	id               int
+	at, kind, source string
+}
+
+// readMounts lists the mounts that a process sees, in the order in which they were made.
+func readMounts(file string) (all []entry, err error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	lines := bufio.NewScanner(f)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		front, back, _ := strings.Cut(lines.Text(), " - ")
+		about, of := strings.Fields(front), strings.Fields(back)
+		if len(about) < 6 || len(of) < 2 {
+			continue
+		}
+		id, err := strconv.Atoi(about[0])
+		if err != nil {
+			continue
+		}
+		all = append(all, entry{id, unescape(about[4]), of[0], unescape(of[1])})
+	}
+	return all, lines.Err()
+}
+
+// unescape replaces the kernel's \040 and the like.
+func unescape(s string) string {
+	var out strings.Builder
+	for i := 0; i < len(s); i++ {
+		if s[i] == '\\' && i+3 < len(s) {
+			if n, err := strconv.ParseUint(s[i+1:i+4], 8, 8); err == nil {
+				out.WriteByte(byte(n))
+				i += 3
+				continue
+			}
+		}
+		out.WriteByte(s[i])
+	}
+	return out.String()
+}
+
+// unmount unmounts exactly this mount, unless it is not where it was.
+func (e entry) unmount() error {
+	dir, err := beneath.Open(e.at)
+	if err != nil {
+		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENOTDIR) {
+			return nil // it was moved
+		}
+		return err
+	}
+	defer dir.Close()
+	var x unix.Statx_t
+	if err := unix.Statx(dir.FD(), "", unix.AT_EMPTY_PATH, unix.STATX_MNT_ID, &x); err != nil {
+		return os.NewSyscallError("statx", err)
+	}
+	if x.Mnt_id != uint64(e.id) {
+		return nil
+	}
+	err = unix.Unmount(inode.ProcPath(dir.FD()), unix.MNT_DETACH)
+	if errors.Is(err, unix.EINVAL) {
+		return nil // somebody else unmounted it
+	}
+	return os.NewSyscallError("umount", err)
+}
