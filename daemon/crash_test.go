@@ -29,6 +29,9 @@ type fate struct {
 	Do      string // create, rollback, delete, prune, revert, fork, keep, drop
 	Target  ipc.CheckpointID
 	Word    string // the state that a bisect finds
+	Name    string // the fork's
+	Count   int    // of forks, without a name
+	Jobs    int    // of a bisect
 	Step    int    // counted from 1; 0: none
 	Waits   bool   // it does not die at its step, but says that it is there and waits for a line; then its operation may fail
 	Kind    string // count steps of this kind only; "": all
@@ -114,15 +117,15 @@ func (f fate) run(ctx context.Context, d *daemon.Daemon) (err error) {
 	case "clone":
 		_, err = d.Clone(ctx, root, f.Clone)
 	case "fork":
-		_, err = d.Fork(ctx, root, "shop", ipc.ForkRequest{CheckpointID: f.Target, Name: "tried"})
+		_, err = d.Fork(ctx, root, "shop", ipc.ForkRequest{CheckpointID: f.Target, Name: f.Name, Count: f.Count})
 	case "keep":
-		_, err = d.KeepFork(ctx, root, "shop", "tried", ipc.KeepRequest{})
+		_, err = d.KeepFork(ctx, root, "shop", f.Name, ipc.KeepRequest{})
 	case "look":
-		err = lookAt(ctx, d, "shop-tried")
+		err = lookAt(ctx, d, "shop-"+f.Name)
 	case "drop":
-		err = d.DropFork(ctx, root, "shop", "tried")
+		err = d.DropFork(ctx, root, "shop", f.Name)
 	case "bisect":
-		_, err = d.Bisect(ctx, root, "shop", ipc.BisectRequest{Good: f.Target, Command: []string{"sh", "-c", `test "$(cat file0)" != "$1"`, "sh", f.Word}})
+		_, err = d.Bisect(ctx, root, "shop", ipc.BisectRequest{Good: f.Target, Jobs: f.Jobs, Command: []string{"sh", "-c", `test "$(cat file0)" != "$1"`, "sh", f.Word}})
 	}
 	return err
 }

@@ -35,10 +35,12 @@ type forkRound struct {
 	reflinks bool
 	redis    bool // the app has a Redis server, whose key word is "zero"
 	guest    *guestOfApp
+	mounted  bool // its forks are made three at a time, and mounted over one copy
 }
 
 // newForkRound makes an app of a kind: "command", "unit", or a command with a server: "redis", or "cluster" for a PostgreSQL cluster whose
-// files the daemon manages, or "reflinks" for one on a file system that can share blocks; or a command with a domain: "guest"; or "ports" for forks on the host.
+// files the daemon manages, or "reflinks" for one on a file system that can share blocks; or a command with a domain: "guest"; or "ports" for forks on the host, or "mounted" for
+// forks that are mounted over one copy.
 func newForkRound(t *testing.T, kind string) *forkRound {
 	t.Helper()
 	dir, err := os.MkdirTemp("/var/tmp", "mt")
@@ -82,7 +84,7 @@ func newForkRound(t *testing.T, kind string) *forkRound {
 	_, err = d.AddApp(t.Context(), root, app)
 	check(t, err)
 	w.close(t, d)
-	return &forkRound{round: newRound(t, w), reflinks: kind == "reflinks", ports: kind == "ports", redis: kind == "redis", cluster: app.Databases[len(app.Databases)-1].DataDir, guest: g}
+	return &forkRound{round: newRound(t, w), reflinks: kind == "reflinks", ports: kind == "ports", mounted: kind == "mounted", redis: kind == "redis", cluster: app.Databases[len(app.Databases)-1].DataDir, guest: g}
 }
 
 // reflinks returns a folder on a file system that can share blocks, where a fork sees it.
@@ -209,7 +211,7 @@ func startRedis(t *testing.T) (socket string) {
 
 // fork is the world of the fork, of which only the workspace and the database on a PostgreSQL server count.
 func (r *forkRound) fork(f ipc.App) world {
-	w := world{dir: r.forks(), at: filepath.Join(r.forks(), "tried")}
+	w := world{dir: r.forks(), at: f.Workspace}
 	if r.pg != "" {
 		u, err := url.Parse(r.pg)
 		if err != nil {
@@ -236,14 +238,26 @@ func (r *forkRound) prepareFork(t *testing.T, do string) {
 	}
 	d := r.open(t)
 	defer r.close(t, d)
-	if err := d.DropFork(t.Context(), root, "shop", "tried"); err != nil && !strings.Contains(err.Error(), "no fork") {
-		t.Fatal(err)
+	old, err := d.Forks(t.Context(), root, "shop")
+	check(t, err)
+	for _, f := range old.Forks {
+		check(t, d.DropFork(t.Context(), root, "shop", f.Fork.Name))
+	}
+	r.plan.Name = "tried"
+	if r.mounted {
+		r.plan.Name, r.plan.Count, r.plan.Jobs = "", 3, 2
 	}
 	if r.forked = ""; do == "fork" || do == "bisect" {
 		return
 	}
-	made, err := d.Fork(t.Context(), root, "shop", ipc.ForkRequest{CheckpointID: r.first, Name: "tried"})
+	made, err := d.Fork(t.Context(), root, "shop", ipc.ForkRequest{CheckpointID: r.first, Name: r.plan.Name, Count: r.plan.Count})
 	check(t, err)
+	if r.mounted { // the first is the last that the copy stays for
+		r.plan.Name = made.Forks[0].Fork.Name
+		for _, f := range made.Forks[1:] {
+			check(t, d.DropFork(t.Context(), root, "shop", f.Fork.Name))
+		}
+	}
 	r.forked = r.before + "-forked"
 	r.fork(made.Forks[0]).set(t, r.forked)
 	if r.guest != nil {
@@ -301,7 +315,37 @@ func (r *forkRound) checkFork(t *testing.T, what string) {
 		return
 	}
 	r.tally["fork"]++
-	f := list.Forks[0]
+	if r.mounted {
+		r.checkMounts(t, list.Forks)
+	}
+	for _, f := range list.Forks {
+		r.checkWhole(t, d, f)
+	}
+}
+
+// checkMounts checks that each fork is mounted, over one copy, and nothing else is.
+func (r *forkRound) checkMounts(t *testing.T, forks []ipc.App) {
+	t.Helper()
+	var want []string
+	for _, f := range forks {
+		want = append(want, f.Workspace)
+	}
+	slices.Sort(want)
+	if got := mountsIn(t, r.dir); !slices.Equal(got, want) {
+		t.Fatalf("there are the mounts %q, want %q", got, want)
+	}
+	copies, err := filepath.Glob(filepath.Join(r.forks(), ".pinned-*"))
+	check(t, err)
+	known, err := os.ReadDir(filepath.Join(r.state(), "pinned"))
+	check(t, err)
+	if len(copies) != 1 || len(known) != 1 || copies[0] != forks[0].Fork.Pinned {
+		t.Fatalf("there are the copies %q, known are %v", copies, known)
+	}
+}
+
+// checkWhole checks that a fork is in its state.
+func (r *forkRound) checkWhole(t *testing.T, d *daemon.Daemon, f ipc.App) {
+	t.Helper()
 	want := r.forked
 	if want == "" {
 		want = r.holds[r.first]
@@ -363,9 +407,19 @@ func (r *forkRound) nothingLeft(t *testing.T, d *daemon.Daemon) {
 	mounts, err := filepath.Glob("/proc/[0-9]*/mountinfo")
 	check(t, err)
 	for _, file := range mounts {
-		if b, err := os.ReadFile(file); err == nil && strings.Contains(string(b), r.dir) {
-			t.Fatalf("a process in a fork's namespaces is left: %s", file)
+		b, _ := os.ReadFile(file) // the process may have ended
+		for line := range strings.Lines(string(b)) {
+			// Other processes of this host got the mounts of forks when their namespaces were made, and nobody takes them away there.
+			if strings.Contains(line, r.dir) && (!r.mounted || !strings.Contains(line, " "+r.forks()+"/")) {
+				t.Fatalf("a process in a fork's namespaces is left: %s: %s", file, line)
+			}
 		}
+	}
+	if list := mountsIn(t, r.dir); len(list) > 0 {
+		t.Fatalf("mounted are %q", list)
+	}
+	if known, err := os.ReadDir(filepath.Join(r.state(), "pinned")); err == nil && len(known) > 0 {
+		t.Fatalf("copies are known: %v", known)
 	}
 }
 
@@ -374,7 +428,7 @@ func (r *forkRound) nothingLeft(t *testing.T, d *daemon.Daemon) {
 func testForkKilledAtEveryStep(t *testing.T) {
 	t.Parallel()
 	testkit.Need(t, "root")
-	kinds := []string{"command", "unit", "redis", "cluster", "guest", "ports", "reflinks"}
+	kinds := []string{"command", "unit", "redis", "cluster", "guest", "ports", "reflinks", "mounted"}
 	for _, i := range testkit.Sample(t, "kinds of apps", len(kinds), 1) {
 		t.Run(kinds[i], func(t *testing.T) { killForks(t, newForkRound(t, kinds[i])) })
 	}

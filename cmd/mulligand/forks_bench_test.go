@@ -120,16 +120,20 @@ func benchForkedFiles(b *testing.B) {
 	shell(b, dir+"/ws", `chown -R nobody .`)
 	d.addFrom(b, dir, "")
 	d.must("create", "--app", "shop")
-	var first, further, copies time.Duration
+	var first, three, further, copies time.Duration
 	for range b.N {
 		copies += duration(func() { shell(b, dir, `cp -a --reflink=always ws copy`) })
 		shell(b, dir, `rm -r copy`)
 		first += duration(func() { d.must("fork", "1", "--no-start", "--app", "shop") })
+		d.must("drop", "--all", "--app", "shop")
+		three += duration(func() { d.must("fork", "1", "--no-start", "--count", "3", "--app", "shop") })
 		further += duration(func() { d.must("fork", "1", "--no-start", "--count", "3", "--app", "shop") }) / 3
 		d.must("drop", "--all", "--app", "shop")
 	}
-	row(b, fmt.Sprintf("first fork of %d files, XFS", n), first, copies, "cp -a --reflink=always", 1)
-	row(b, "each further fork of the same checkpoint", further, copies, "cp -a --reflink=always", 50)
+	const beside = "cp -a --reflink=always"
+	row(b, fmt.Sprintf("first fork of %d files, XFS", n), first, copies, beside, 1)
+	row(b, "three forks at once, mounted over one copy", three, 3*copies, "three of them", 1)
+	row(b, "each further fork of the same checkpoint", further, copies, beside, 50)
 }
 
 func benchForkedPostgres(b *testing.B, cluster bool) {
@@ -214,15 +218,22 @@ func benchBisect(b *testing.B) {
 	}
 	const bad = 41 // the first bad turn
 	check := fmt.Sprintf(`test "$(cat turn)" -lt %d`, bad)
-	var bisect, byHand, downBisect, down time.Duration
-	for range b.N {
-		watch := watchDown(b, addr)
-		bisect += duration(func() {
-			out := d.must("bisect", "--socket", d.socket, "--good", string(list[turns-1].ID), "--bad", string(list[0].ID), "--app", "shop", "--", "sh", "-c", check)
-			if !strings.Contains(out, string(list[turns-bad].ID)) {
+	bisect := func(more ...string) time.Duration {
+		return duration(func() {
+			args := append([]string{"bisect", "--socket", d.socket, "--good", string(list[turns-1].ID), "--bad", string(list[0].ID), "--app", "shop"}, more...)
+			if out := d.must(append(args, "--", "sh", "-c", check)...); !strings.Contains(out, string(list[turns-bad].ID)) {
 				b.Fatalf("bisect says %s", out)
 			}
 		})
+	}
+	var alone, two, fresh, byHand, downBisect, down time.Duration
+	for range b.N {
+		watch := watchDown(b, addr)
+		alone += bisect()
+		two += bisect("--jobs", "2")
+		d.must("app", "set", "--app", "shop", "exclude=build")
+		fresh += bisect()
+		d.must("app", "set", "--app", "shop", "exclude=")
 		downBisect += watch()
 		watch = watchDown(b, addr)
 		byHand += duration(func() {
@@ -244,9 +255,12 @@ func benchBisect(b *testing.B) {
 		})
 		down += watch()
 	}
-	row(b, fmt.Sprintf("bisect over %d turns", turns), bisect, byHand, "rollbacks of the live app", 1)
+	const beside = "rollbacks of the live app"
+	row(b, fmt.Sprintf("bisect over %d turns", turns), alone, byHand, beside, 1)
+	row(b, "the same with two tests at a time, over one copy", two, byHand, beside, 0)
+	row(b, "the same with a new fork for each test, over one copy", fresh, byHand, beside, 0)
 	n := time.Duration(b.N)
-	b.Logf("the app was down for %.2f s in the bisect, and %.2f s in the rollbacks", (downBisect / n).Seconds(), (down / n).Seconds())
+	b.Logf("the app was down for %.2f s in the three bisects, and %.2f s in the rollbacks", (downBisect / n).Seconds(), (down / n).Seconds())
 }
 
 // watchDown asks an app all the time. The returned function tells for how long it did not answer.

@@ -410,6 +410,37 @@ func testServiceForks(t *testing.T) {
 		says("went on")
 		h.mulligan("keep", f.Fork.Name, "--app", slug)
 		h.until("the app says what the fork said", func() bool { return ask(addr) == "went on" })
+		h.mountedForks(slug, ask)
 		h.mulligan("app", "remove", slug)
+	}
+}
+
+// mountedForks makes three forks of an app. Their folders are mounts of the host's, although the daemon has a mount namespace of its own.
+func (h *installed) mountedForks(slug string, ask func(addr string) string) {
+	h.t.Helper()
+	var made ipc.ForkList
+	if err := json.Unmarshal([]byte(h.mulligan("fork", "--app", slug, "--count", "3", "--json")), &made); err != nil {
+		h.t.Fatal(err)
+	}
+	f := made.Forks[1]
+	if f.Fork.Pinned == "" {
+		h.t.Errorf("%s is not mounted: %s", f.Slug, h.do("journalctl", "--no-pager", "-n", "20", "-u", "mulligand.service"))
+	}
+	h.do("sh", "-c", `mountpoint -q "$0" && echo mounted >"$0/page"`, f.Workspace)
+	says := func() {
+		h.until("the mounted fork says what was written", func() bool { return ask(f.Fork.Ports[0].Address) == "mounted" })
+	}
+	says()
+	before := h.status()
+	h.do("systemctl", "kill", "-s", "KILL", "--kill-who", "main", "mulligand.service")
+	h.again(before)
+	says()
+	h.mulligan("compare", "--app", slug)
+	h.mulligan("drop", "--all", "--app", slug)
+	if out, err := h.Exec("grep", "mulligan:", "/proc/1/mountinfo"); err == nil {
+		h.t.Errorf("left are the mounts %s", out)
+	}
+	if _, err := os.Stat(filepath.Dir(f.Workspace)); !errors.Is(err, os.ErrNotExist) {
+		h.t.Errorf("the folder of the forks is left: %v", err)
 	}
 }

@@ -53,7 +53,7 @@ func source(pinned, name string) string { return "mulligan:" + filepath.Base(pin
 var one sync.Mutex
 
 // Ensure mounts the workspace unless it is mounted. It fails, and leaves the folder as it is, if something of the workspace is missing. The folder
-// below the mount becomes root's, and nobody else can write to it: what is written where the mount is missing would be lost.
+// below the mount becomes read-only: what is written where the mount is missing would be lost.
 func (m Mount) Ensure() error {
 	one.Lock()
 	defer one.Unlock()
@@ -217,7 +217,7 @@ func (m Mount) openFolder() (at *beneath.Root, err error) {
 	return at, nil
 }
 
-// closeFolder takes the folder's rights away, and then checks that it is empty.
+// closeFolder makes the folder read-only, and then checks that it is empty.
 func (m Mount) closeFolder(at *beneath.Root) error {
 	st, err := inode.StatAt(at.FD(), "")
 	if err != nil {
@@ -225,9 +225,6 @@ func (m Mount) closeFolder(at *beneath.Root) error {
 	}
 	if st.Mount || st.Uid != 0 && int(st.Uid) != m.Owner {
 		return errs.New(errs.Conflict, "", "%s is not the folder that was made for the fork", m.At).WithHint("move it away, and make an empty folder there")
-	}
-	if err := unix.Fchown(at.FD(), 0, 0); err != nil {
-		return os.NewSyscallError("fchown", err)
 	}
 	if err := unix.Fchmod(at.FD(), 0o555); err != nil {
 		return os.NewSyscallError("fchmod", err)
@@ -239,7 +236,7 @@ func (m Mount) closeFolder(at *beneath.Root) error {
 	return err
 }
 
-// Remove unmounts the workspace and removes what it has of its own. The folder stays, empty and root's. Remove may be repeated.
+// Remove unmounts the workspace and removes what it has of its own. The folder stays, empty. Remove may be repeated.
 func (m Mount) Remove() error {
 	one.Lock()
 	defer one.Unlock()

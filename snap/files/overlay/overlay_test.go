@@ -125,7 +125,7 @@ func TestMount(t *testing.T) {
 		},
 		"with another user's folder": func() func() {
 			must(t, os.Chown(m.At, 1234, 1234))
-			return func() { must(t, os.Chown(m.At, 0, 0)) }
+			return func() { must(t, os.Chown(m.At, nobody, nobody)) }
 		},
 	} {
 		must(t, unix.Unmount(m.At, 0))
