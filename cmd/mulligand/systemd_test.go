@@ -362,6 +362,7 @@ func testServiceForks(t *testing.T) {
 	t.Parallel()
 	testkit.Need(t, "python3")
 	h := install(t)
+	h.do("mount", "--make-rshared", "/") // as systemd does it when it boots a host
 	h.status()
 	ask := func(addr string) string {
 		out, err := exec.CommandContext(t.Context(), "python3", "-c", "import sys, urllib.request as r; print(r.urlopen(sys.argv[1]).read().decode())", "http://"+addr+"/page").Output()
