@@ -69,7 +69,9 @@ func (m *mountedForks) fork(req ipc.ForkRequest) []ipc.App {
 }
 
 // of is the world of a fork.
-func (m *mountedForks) of(f ipc.App) world { return world{dir: filepath.Dir(f.Workspace), at: f.Workspace} }
+func (m *mountedForks) of(f ipc.App) world {
+	return world{dir: filepath.Dir(f.Workspace), at: f.Workspace}
+}
 
 // says checks the state of a workspace, and that every checkpoint of its app is whole.
 func (m *mountedForks) says(ref string, w world, want string) {
