@@ -28,6 +28,7 @@ type Binder struct {
 	apps     func() []store.App // the records of all registered apps
 
 	Domains domains
+	Mounts  Mounts
 
 	watches *watch.Budget // of the apps whose changes are only noted
 
@@ -39,7 +40,9 @@ type Binder struct {
 
 // NewBinder returns a binder. apps returns the records of all registered apps.
 func NewBinder(opt *settings.Options, owners *accounts.Owners, contents *records.Contents, apps func() []store.App) *Binder {
-	return &Binder{Owners: owners, opt: opt, contents: contents, apps: apps, watches: budget(opt.Watches)}
+	b := &Binder{Owners: owners, opt: opt, contents: contents, apps: apps, watches: budget(opt.Watches)}
+	b.Mounts.b = b
+	return b
 }
 
 // Close ends the connection to systemd.
@@ -83,7 +86,7 @@ func (b *Binder) layersOf(ctx context.Context, rec store.App, g *guest, containe
 		cfg.Watch = func(o *watch.Options) { o.Budget = b.watches }
 	}
 	if rec.Fork != nil && rec.Fork.Pinned != "" {
-		cfg.Below = filepath.Join(b.pinnedState(rec.Fork.Pinned), "files")
+		cfg.Below = filepath.Join(b.Mounts.state(rec.Fork.Pinned), "files")
 	}
 	driver, err := files.New(cfg)
 	if err != nil {
@@ -154,7 +157,7 @@ func (b *Binder) supervised(rec store.App) (systemd.Unit, error) {
 		h := hostUnit{b, rec, cfg.Owner}
 		cfg.Env, cfg.Launch = variables(rec), h.launch
 	default:
-		f := forkUnit{rec: rec, owner: cfg.Owner, state: b.StateDir(rec.ID), files: b.EnsureFiles}
+		f := forkUnit{rec: rec, owner: cfg.Owner, state: b.StateDir(rec.ID), files: b.Mounts.Ensure}
 		if f.servers, err = b.ownServers(rec); err != nil {
 			return nil, err
 		}
@@ -192,7 +195,7 @@ func (b *Binder) SetUp(ctx context.Context, rec store.App) (*Setup, error) {
 }
 
 func (b *Binder) assemble(ctx context.Context, rec store.App, g *guest) (*Setup, error) {
-	if err := b.EnsureFiles(rec); err != nil {
+	if err := b.Mounts.Ensure(rec); err != nil {
 		return nil, err
 	}
 	unit, err := b.UnitOf(ctx, rec)

@@ -44,7 +44,7 @@ func (b *Binder) Enter(ctx context.Context, rec store.App) (conn *net.UnixConn, 
 			return conn, func() {}, err
 		}
 	}
-	f := forkUnit{rec: rec, owner: acc.User(), state: state, files: b.EnsureFiles}
+	f := forkUnit{rec: rec, owner: acc.User(), state: state, files: b.Mounts.Ensure}
 	if f.servers, err = b.ownServers(rec); err != nil {
 		return nil, nil, err
 	}

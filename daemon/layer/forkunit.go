@@ -36,7 +36,7 @@ func CopyName(id ipc.AppID, parentUnit string) string {
 
 // copyOf describes the copy, and makes the folders that it needs.
 func (b *Binder) copyOf(rec store.App) (c systemd.Copy, err error) {
-	if err := b.EnsureFiles(rec); err != nil {
+	if err := b.Mounts.Ensure(rec); err != nil {
 		return c, err
 	}
 	c = systemd.Copy{

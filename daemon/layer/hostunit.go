@@ -24,7 +24,7 @@ type hostUnit struct {
 
 // launch starts the command. A rollback of the fork, or a keep that was cut short, may have left its parent's lines in its dotenv files.
 func (h hostUnit) launch(cmd *exec.Cmd, visible []string) error {
-	if err := h.b.EnsureFiles(h.rec); err != nil {
+	if err := h.b.Mounts.Ensure(h.rec); err != nil {
 		return err
 	}
 	if now, ok := h.b.record(h.rec.ID); ok { // the lines are known only after the unit was bound
@@ -37,7 +37,7 @@ func (h hostUnit) launch(cmd *exec.Cmd, visible []string) error {
 
 // enter starts a process that runs commands with the fork's variables.
 func (h hostUnit) enter(state string) (conn *net.UnixConn, end func(), err error) {
-	if err := h.b.EnsureFiles(h.rec); err != nil {
+	if err := h.b.Mounts.Ensure(h.rec); err != nil {
 		return nil, nil, err
 	}
 	control := filepath.Join(state, "run", records.NewID("exec-")+".sock")

@@ -12,15 +12,18 @@ import (
 	"mulligan/snap/files/overlay"
 )
 
-// MakePinned makes a copy of a parent's files as in a snapshot, over which the folders of its forks can be mounted, in a folder that does not exist. The error is
-// of kind errs.Unsupported where that is not possible. Whatever the error, RemovePinned must follow.
-func (b *Binder) MakePinned(ctx context.Context, parent *Setup, id snap.SnapshotID, path string) error {
+// Mounts makes the copies of files that folders of forks are mounted over, and mounts these.
+type Mounts struct{ b *Binder }
+
+// Make makes a copy of a parent's files as in a snapshot, over which the folders of its forks can be mounted, in a folder that does not exist. The error is
+// of kind errs.Unsupported where that is not possible. Whatever the error, Remove must follow.
+func (m Mounts) Make(ctx context.Context, parent *Setup, id snap.SnapshotID, path string) error {
 	l, _ := parent.Layer(snap.Files)
 	from, ok := l.Driver.(*files.Driver)
 	if os.Geteuid() != 0 || !ok {
 		return errs.New(errs.Unsupported, "", "the daemon may not mount the folders of forks")
 	}
-	acc, err := b.AccountOf(parent.Rec)
+	acc, err := m.b.AccountOf(parent.Rec)
 	if err != nil {
 		return err
 	}
@@ -28,30 +31,30 @@ func (b *Binder) MakePinned(ctx context.Context, parent *Setup, id snap.Snapshot
 	if err := overlay.Make(path, max(parent.Rec.FolderUID, 0), gid); err != nil {
 		return errs.Wrap(errs.Unsupported, "", err)
 	}
-	if err := b.opt.Failpoint.At("fork: folder to pin made"); err != nil {
+	if err := m.b.opt.Failpoint.At("fork: folder to pin made"); err != nil {
 		return err
 	}
-	to, err := from.Pinned(overlay.Base(path), filepath.Join(b.pinnedState(path), "files"))
+	to, err := files.Pinned(from, overlay.Base(path), filepath.Join(m.state(path), "files"))
 	if err == nil {
-		err = to.Pin(ctx, from, id)
+		err = files.Pin(ctx, to, from, id)
 	}
 	if err == nil {
-		err = b.opt.Failpoint.At("fork: files pinned")
+		err = m.b.opt.Failpoint.At("fork: files pinned")
 	}
 	return err
 }
 
-// RemovePinned removes a copy that MakePinned made, whole or not, and what is mounted over it.
-func (b *Binder) RemovePinned(path string) error {
+// Remove removes a copy that Make made, whole or not, and what is mounted over it.
+func (m Mounts) Remove(path string) error {
 	if err := overlay.Remove(path); err != nil {
 		return err
 	}
-	return os.RemoveAll(b.pinnedState(path))
+	return os.RemoveAll(m.state(path))
 }
 
-// pinnedState is the daemon's own folder for a pinned copy.
-func (b *Binder) pinnedState(path string) string {
-	return filepath.Join(b.opt.StateDir, "pinned", filepath.Base(path))
+// state is the daemon's own folder for a pinned copy.
+func (m Mounts) state(path string) string {
+	return filepath.Join(m.b.opt.StateDir, "pinned", filepath.Base(path))
 }
 
 // mountOf is the mount of a fork over a pinned copy.
@@ -59,21 +62,21 @@ func mountOf(rec store.App) overlay.Mount {
 	return overlay.Mount{Pinned: rec.Fork.Pinned, Name: string(rec.ID), At: rec.Workspace, Owner: rec.FolderUID, Fresh: rec.Fork.Making}
 }
 
-// EnsureFiles mounts the folder of a fork that is based on a pinned copy, unless it is mounted: a reboot ends mounts. Below is an empty folder.
-func (b *Binder) EnsureFiles(rec store.App) error {
+// Ensure mounts the folder of a fork that is based on a pinned copy, unless it is mounted: a reboot ends mounts. Below is an empty folder.
+func (Mounts) Ensure(rec store.App) error {
 	if rec.Fork == nil || rec.Fork.Pinned == "" {
 		return nil
 	}
 	return mountOf(rec).Ensure()
 }
 
-// ReleaseFiles unmounts the folder of such a fork, and removes what it has of its own.
-func (b *Binder) ReleaseFiles(rec store.App) error {
+// Release unmounts the folder of such a fork, and removes what it has of its own.
+func (m Mounts) Release(rec store.App) error {
 	if rec.Fork == nil || rec.Fork.Pinned == "" {
 		return nil
 	}
 	if err := mountOf(rec).Remove(); err != nil {
 		return err
 	}
-	return b.opt.Failpoint.At("fork: folder unmounted")
+	return m.b.opt.Failpoint.At("fork: folder unmounted")
 }

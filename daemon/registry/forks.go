@@ -151,7 +151,7 @@ func (svc *Service) RemoveFork(ctx context.Context, who ipc.Caller, a *app.App) 
 		return err
 	}
 	snap.Begin(ctx, "removing the folder of the fork")
-	if err := svc.binder.ReleaseFiles(a.Rec()); err != nil {
+	if err := svc.binder.Mounts.Release(a.Rec()); err != nil {
 		return err
 	}
 	if stays, err := svc.apps.RemoveForkFolder(ctx, a.Rec()); err != nil {
@@ -292,7 +292,7 @@ func (svc *Service) CheckOwnServers(rec store.App) error { return svc.binder.Che
 
 // disposeFork removes everything that openFork made, and at last the fork's record.
 func (svc *Service) disposeFork(ctx context.Context, a *app.App) error {
-	err := svc.binder.ReleaseFiles(a.Rec())
+	err := svc.binder.Mounts.Release(a.Rec())
 	if err == nil {
 		_, err = svc.apps.RemoveForkFolder(ctx, a.Rec())
 	}

@@ -111,7 +111,7 @@ func (svc *Service) pin(ctx context.Context, parent *app.App, id snap.SnapshotID
 	if err := svc.apps.MakeFolderAround(ctx, parent.Rec(), path); err != nil {
 		return err
 	}
-	return svc.binder.MakePinned(ctx, parent.Now.Load(), id, path)
+	return svc.binder.Mounts.Make(ctx, parent.Now.Load(), id, path)
 }
 
 // Unpin ends the hold of Pinned, and removes the copy if nothing is based on it.
@@ -140,7 +140,7 @@ func (svc *Service) removePinned(ctx context.Context, o store.Disposal) error {
 		return nil
 	}
 	defer svc.pinned.release(o.ID)
-	if err := svc.binder.RemovePinned(o.ID); err != nil {
+	if err := svc.binder.Mounts.Remove(o.ID); err != nil {
 		return err
 	}
 	if err := svc.opt.Failpoint.At("fork: pinned copy removed"); err != nil {

@@ -11,7 +11,7 @@ import (
 // makeReady recovers the app, and mounts the folder of a fork again if somebody has unmounted it. If its domain was unreachable and can
 // be reached again, makeReady opens the app's drivers anew.
 func (svc *Service) makeReady(ctx context.Context, a *app.App) error {
-	if err := svc.apps.EnsureFiles(a.Rec()); err != nil {
+	if err := svc.apps.Mounts.Ensure(a.Rec()); err != nil {
 		return err
 	}
 	if err := svc.Recover(ctx, a); err != nil {

@@ -36,7 +36,7 @@ type Config struct {
 	Exclude []string // gitignore syntax; never captured, never touched by a restore
 	Skip    []string // paths below Dir that belong to other drivers; treated as excluded
 
-	// Below is the StateDir of the pinned copy over which Dir is mounted ([Driver.Pinned]); empty: Dir has all files itself.
+	// Below is the StateDir of the pinned copy over which Dir is mounted ([Pinned]); empty: Dir has all files itself.
 	Below string
 
 	MaxFiles, MaxBytes int64  // a larger tree is refused; 0: DefaultMaxFiles, DefaultMaxBytes

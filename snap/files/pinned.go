@@ -12,16 +12,16 @@ import (
 	"mulligan/snap/files/workspace"
 )
 
-// Pinned returns the driver for a copy of the workspace in another folder, which exists, and keeps what it knows of the copy in stateDir.
-func (d *Driver) Pinned(dir, stateDir string) (*Driver, error) {
+// Pinned returns the driver for a copy of d's workspace in another folder, which exists, and keeps what it knows of the copy in stateDir.
+func Pinned(d *Driver, dir, stateDir string) (*Driver, error) {
 	c := d.cfg
 	c.Dir, c.StateDir, c.Below = dir, stateDir, ""
 	return New(c)
 }
 
-// Pin brings the folder of a pinned copy, which is empty, to a snapshot of the workspace that from has, and proves that it is exact. The error is
+// Pin brings the folder of a pinned copy, whose driver is d and which is empty, to a snapshot of from's workspace, and proves that it is exact. The error is
 // of kind errs.Unsupported if an overlay mount over the copy would show something else.
-func (d *Driver) Pin(ctx context.Context, from snap.Driver, id snap.SnapshotID) error {
+func Pin(ctx context.Context, d, from *Driver, id snap.SnapshotID) error {
 	const op = "copy files"
 	target, err := d.stored(ctx, op, id)
 	if err == nil {

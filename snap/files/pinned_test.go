@@ -1,7 +1,6 @@
 package files
 
 import (
-	"context"
 	"fmt"
 	"io/fs"
 	"os"
@@ -30,9 +29,9 @@ func pinned(t *testing.T, parent *site) (dir, below string) {
 	must(t, overlay.Make(copied, os.Geteuid(), os.Getegid()))
 	t.Cleanup(func() { must(t, overlay.Remove(copied)) })
 	below = top + "/state"
-	to, err := parent.Pinned(overlay.Base(copied), below)
+	to, err := Pinned(parent.Driver, overlay.Base(copied), below)
 	must(t, err)
-	must(t, to.Pin(t.Context(), parent.Driver, id))
+	must(t, Pin(t.Context(), to, parent.Driver, id))
 	dir = top + "/fork"
 	must(t, os.Mkdir(dir, 0o755))
 	must(t, overlay.Mount{Pinned: copied, Name: "fork", At: dir, Owner: os.Geteuid(), Fresh: true}.Ensure())
@@ -118,9 +117,9 @@ func TestPinRefuses(t *testing.T) {
 		write(t, parent.dir+"/here/f", "x")
 		must(t, spoil(parent.dir+"/here/odd"))
 		id := parent.capture(t).ID
-		to, err := parent.Pinned(t.TempDir(), t.TempDir())
+		to, err := Pinned(parent.Driver, t.TempDir(), t.TempDir())
 		must(t, err)
-		if err := to.Pin(context.Background(), parent.Driver, id); errs.KindOf(err) != errs.Unsupported {
+		if err := Pin(t.Context(), to, parent.Driver, id); errs.KindOf(err) != errs.Unsupported {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
