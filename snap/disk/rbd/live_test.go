@@ -229,6 +229,25 @@ func TestLongParentDeleted(t *testing.T) {
 	safety = v.back(t, d, "op-2", "vm-0", sums["vm-0"])
 	v.litter(t, d)
 	v.back(t, d, "op-3", safety, sums["vm-1"])
+	// A base that was outdated goes when the restore is prepared again with another.
+	for _, base := range []string{"vm-outdated", "vm-base"} {
+		capture(t, d, base)
+		if _, err := d.Prepare(t.Context(), snap.RestoreRequest{ID: "op-4", Target: "vm-0", Base: snap.SnapshotID(base)}); err != nil {
+			t.Fatal(err)
+		}
+		if err := d.Delete(t.Context(), snap.SnapshotID(base)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	v.litter(t, d)
+	sw, err := d.Resume(t.Context(), "op-4")
+	if err == nil {
+		err = sw.Finish(t.Context())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	v.litter(t, d)
 }
 
 // TestLongDeadOwner: a QEMU that was killed holds its images for half a minute; then Ceph fences it, and a checkpoint is made. A QEMU that

@@ -43,9 +43,15 @@ func TestIdle(t *testing.T) {
 		t.Errorf("a switch needs what is to be removed: %v", r.Doomed)
 	}
 	expect("a switch needs them")
+	again := *r.Switches["op"]
+	again.From = snapshot{Disks: map[string]point{"vda": at("p/present", "s4")}}
+	r.replace("op", &again)
+	if len(r.Doomed) != 1 || r.Doomed[0].at() != "p/a@s2" {
+		t.Errorf("the former base goes with the former preparation, and not %v", r.Doomed)
+	}
 	forget(r, "op")
-	if len(r.Doomed) != 2 {
-		t.Errorf("two snapshots go with the switch, and not %v", r.Doomed)
+	if len(r.Doomed) != 3 {
+		t.Errorf("two more snapshots go with the switch: %v", r.Doomed)
 	}
 	expect("the switch is gone, and a snapshot of a is still there", "p/new")
 	r.Doomed = nil

@@ -104,7 +104,7 @@ func (d *Driver) prepare(ctx context.Context, op string, id snap.RestoreID, p *p
 			made := <-ids
 			r.Images[made[0]].ID = made[1]
 		}
-		r.Switches[id] = p
+		r.replace(id, p)
 	})
 }
 
@@ -468,15 +468,20 @@ func (s *diskSwitch) Finish(ctx context.Context) error {
 	return errs.Wrap(errs.Failed, op, d.update(func(r *record) { forget(r, s.id) }))
 }
 
-// forget drops a switch, and dooms the snapshots that it alone has kept.
-func forget(r *record, id snap.RestoreID) {
-	p := r.Switches[id]
-	if p == nil {
-		return
-	}
+// forget drops a switch.
+func forget(r *record, id snap.RestoreID) { r.replace(id, nil) }
+
+// replace puts p in the place of a switch, and dooms the snapshots that the old one alone has kept. If p is nil, the switch is gone.
+func (r *record) replace(id snap.RestoreID, p *plan) {
+	old := r.Switches[id]
 	delete(r.Switches, id)
-	r.drop(&p.To)
-	r.drop(&p.From)
+	if p != nil {
+		r.Switches[id] = p
+	}
+	if old != nil {
+		r.drop(&old.To)
+		r.drop(&old.From)
+	}
 }
 
 // Diff lists the disks that differ between two snapshots, or between a snapshot and the present state.
