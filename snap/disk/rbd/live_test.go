@@ -312,6 +312,9 @@ func TestLongDeadOwner(t *testing.T) {
 	// Whoever has an image open after that is not a dead QEMU of this host.
 	other := exec.Command("rbd", "watch", v.head(t)["vdb"])
 	other.Env = append(os.Environ(), "CEPH_CONF="+v.ceph.Conf)
+	if _, err := other.StdinPipe(); err != nil { // it ends with its input
+		t.Fatal(err)
+	}
 	if err := testkit.Start(other); err != nil {
 		t.Fatal(err)
 	}
