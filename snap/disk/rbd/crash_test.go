@@ -154,9 +154,12 @@ func TestLongKilled(t *testing.T) {
 	open := func() {
 		d = v.driver(t, state, nil)
 		var gone snap.Gone
-		d.rec, _ = readRecord("", state)
-		if d.rec != nil {
-			for id := range d.rec.Snapshots {
+		rec, err := readRecord("", state)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if rec != nil {
+			for id := range rec.Snapshots {
 				if known[id] == nil {
 					gone.Snapshots = append(gone.Snapshots, id)
 				}
