@@ -20,7 +20,7 @@ BUILD   := go build -trimpath -buildvcs=false -ldflags "-s -w -X main.version=$(
 GOTESTSUM   := go run gotest.tools/gotestsum@v1.13.0
 STATICCHECK := go run honnef.co/go/tools/cmd/staticcheck@v0.8.2
 PACKAGES    := git gcc libc6-dev systemd dbus dbus-user-session util-linux groff-base sqlite3 postgresql mariadb-server python3-minimal redis-server xfsprogs e2fsprogs passwd mount perl chromium tmux btrfs-progs stress-ng bindfs fuse3 fuse-overlayfs curl procps xz-utils \
-               rpm pacman-package-manager docker.io docker-compose podman podman-compose runc netavark aardvark-dns iptables iproute2
+               rpm pacman-package-manager docker.io docker-compose podman podman-compose runc netavark aardvark-dns iptables iproute2 passt
 # A private libvirtd and its tiny guests.
 LIBVIRT     := libvirt-daemon libvirt-daemon-driver-qemu libvirt-clients qemu-system-x86 qemu-utils qemu-guest-agent \
                busybox-static cpio linux-image-cloud-amd64

@@ -56,6 +56,7 @@ type fork struct {
 	Isolation   string   `toml:"isolation"`
 	Ports       []string `toml:"ports"`
 	Dotenv      []string `toml:"dotenv"`
+	Network     *bool    `toml:"network"`
 }
 
 type remote struct {

@@ -39,7 +39,13 @@ type Forking struct {
 	Isolation string   `json:"isolation,omitempty"`
 	Ports     []string `json:"ports,omitempty"`  // with IsolationPorts: the variables that hold the app's ports
 	Dotenv    []string `json:"dotenv,omitempty"` // with IsolationPorts: files in the workspace whose lines set these variables
+	// Network says whether forks have a way out, to where their host gets to; null: they have one, where the host can make one. Of a fork it says
+	// whether that fork has one.
+	Network *bool `json:"network,omitempty"`
 }
+
+// HasNetwork reports whether forks are to have a way out.
+func (f Forking) HasNetwork() bool { return f.Network == nil || *f.Network }
 
 // DotenvLine is a line of a dotenv file that differs between a fork and its parent.
 type DotenvLine struct {
@@ -69,6 +75,7 @@ type ForkRequest struct {
 	Count        int          `json:"count,omitempty"`         // 0 is 1
 	Dir          string       `json:"dir,omitempty"`           // the fork's folder; empty: a new one in a folder beside the workspace
 	NoStart      bool         `json:"no_start,omitempty"`
+	NoNetwork    bool         `json:"no_network,omitempty"` // the fork reaches nothing but its own loopback
 	// Set has variables of the environment that the fork's commands get, by their names.
 	Set map[string]string `json:"set,omitempty"`
 	// WithMemory also saves the memory of the app's domain in the new checkpoint, so that the guests of forks go on where it is.
@@ -133,6 +140,8 @@ type BisectRequest struct {
 	Start   bool         `json:"start,omitempty"`   // the app is started in each fork before the command
 	Jobs    int          `json:"jobs,omitempty"`    // forks at a time; 0 is 1
 	Timeout string       `json:"timeout,omitempty"` // of the command; empty: ten minutes
+	// NoNetwork: the forks of the tests reach nothing but their own loopbacks.
+	NoNetwork bool `json:"no_network,omitempty"`
 }
 
 // The outcomes of a bisect.

@@ -15,6 +15,7 @@ type forkIn struct {
 	App        ipc.AppID        `json:"app_id,omitempty"`
 	Checkpoint ipc.CheckpointID `json:"checkpoint_id,omitempty" jsonschema:"default: the present state"`
 	Count      int              `json:"count,omitempty" jsonschema:"default 1"`
+	NoNetwork  bool             `json:"no_network,omitempty"`
 }
 
 type forksIn struct {
@@ -78,7 +79,7 @@ func (t tools) fork(ctx context.Context, _ *mcp.CallToolRequest, in forkIn) (*mc
 	if err != nil {
 		return nil, forksOut{}, failed(err, what)
 	}
-	list, err := t.client.Fork(ctx, string(app.ID), ipc.ForkRequest{CheckpointID: what.checkpoint, Count: in.Count})
+	list, err := t.client.Fork(ctx, string(app.ID), ipc.ForkRequest{CheckpointID: what.checkpoint, Count: in.Count, NoNetwork: in.NoNetwork})
 	if err != nil {
 		return nil, forksOut{}, failed(err, what)
 	}

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"fmt"
 	"os"
+	"os/exec"
 	"strings"
 	"syscall"
 
@@ -27,6 +28,17 @@ func drop(u User) error {
 
 // Become gives this process the user's ids and groups for ever. It is for a process that from then on works only for the user.
 func Become(u User) error { return drop(u) }
+
+// StartWith starts cmd as the user with some capabilities (capabilities(7)) and no other right. It is for a trusted program, whose first
+// steps need them. The user can stop the process before it executes the program, and the caller with it: so it is not for the daemon, but
+// for a process that works only for the user. cmd.SysProcAttr must be nil.
+func StartWith(cmd *exec.Cmd, u User, capabilities ...uintptr) error {
+	cmd.SysProcAttr = &syscall.SysProcAttr{AmbientCaps: capabilities}
+	if !u.IsSelf() {
+		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: uint32(u.UID), Gid: uint32(u.GID)}
+	}
+	return cmd.Start()
+}
 
 // isDropped returns an error unless the kernel reports that this process has u's ids and no
 // capability.

@@ -23,6 +23,9 @@ type Copy struct {
 	Binds       []CopyBind
 	Servers     []CopyServer
 	Inside      *CopyInside // nil: no program can be run inside of the copy's namespaces
+	// Out is the command line (systemd.service(5)) of a program that root runs in the copy's network namespace to lead out of it. Its first
+	// process ends when that is done, and another one stays. Empty: the copy reaches nothing but its own loopback.
+	Out []string
 }
 
 // CopyBind is a further folder of the host that the copy sees at another path.
@@ -224,6 +227,9 @@ func (m *Manager) copyFiles(c Copy, o original) (map[string]string, error) {
 	for _, v := range c.Servers {
 		files[c.serverName(v)+".socket"], files[c.serverName(v)+".service"] = c.server(v)
 	}
+	if len(c.Out) > 0 {
+		files[outName(c.Name)] = c.out()
+	}
 	if c.Inside != nil {
 		files[insideName(c.Name)+".socket"], files[insideName(c.Name)+".service"] = c.inside()
 	}
@@ -247,7 +253,7 @@ func (c Copy) own(o original) string {
 	for _, socket := range c.sockets() {
 		unit("Requires=%[1]s\nAfter=%[1]s", socket) // a copy that lacks an address does not start
 	}
-	unit("%s", c.joins(c.Name))
+	unit("%s%s", c.wantsOut(), c.joins(c.Name))
 	unit("[Service]\n%sTemporaryFileSystem=/dev/shm:mode=1777", apart)
 	unit("%s", c.binds())
 	// The manager reads these files outside of the copy's namespaces.
@@ -291,6 +297,9 @@ func (c Copy) members() []string {
 	}
 	if c.Inside != nil {
 		list = append(list, insideName(c.Name)+".service")
+	}
+	if len(c.Out) > 0 {
+		list = append(list, outName(c.Name))
 	}
 	return list
 }
@@ -374,15 +383,36 @@ func (c Copy) serverName(v CopyServer) string {
 // inside returns the units of the program that runs in the copy's namespaces.
 func (c Copy) inside() (socket, service string) {
 	in := c.Inside
-	socket = fmt.Sprintf("[Unit]\nDescription=Entrance of %s\nPartOf=%s\n[Socket]\nListenStream=%s\nSocketMode=0600\nSocketUser=%d\nSocketGroup=%d\n",
+	socket = fmt.Sprintf("[Unit]\nDescription=Entrance of %s\nPartOf=%s\nStartLimitIntervalSec=0\n[Socket]\nListenStream=%s\nSocketMode=0600\nSocketUser=%d\nSocketGroup=%d\n",
 		quoteUnit(c.Description), c.Name, quoteUnit(in.Socket), in.UID, in.GID)
-	requires := "" // the servers, also where the copy does not run
+	requires := c.wantsOut() // and the servers, also where the copy does not run
 	for _, v := range c.Servers {
 		requires += fmt.Sprintf("Requires=%[1]s.socket\nAfter=%[1]s.socket\n", c.serverName(v))
 	}
-	service = fmt.Sprintf("[Unit]\nDescription=Commands inside of %s\nPartOf=%s\n%s%s[Service]\nExecStart=@%s %s\nUser=%d\nGroup=%d\nNoNewPrivileges=yes\n%sTemporaryFileSystem=/dev/shm:mode=1777\nBindReadOnlyPaths=\"%s\"\n%s",
+	service = fmt.Sprintf("[Unit]\nDescription=Commands inside of %s\nPartOf=%s\nStartLimitIntervalSec=0\n%s%s[Service]\nExecStart=@%s %s\nUser=%d\nGroup=%d\nNoNewPrivileges=yes\n%sTemporaryFileSystem=/dev/shm:mode=1777\nBindReadOnlyPaths=\"%s\"\n%s",
 		quoteUnit(c.Description), c.Name, requires, c.joins(insideName(c.Name)+".service"), quoteUnit(in.Program), in.Arg0, in.UID, in.GID, apart, quoteUnit(in.Program), c.binds())
 	return socket, service
+}
+
+// out returns the unit that leads out of the copy's network.
+func (c Copy) out() string {
+	var words []string
+	for _, w := range c.Out {
+		words = append(words, quoteUnit(w))
+	}
+	return fmt.Sprintf("[Unit]\nDescription=Way out of %s\nPartOf=%s\nStartLimitIntervalSec=0\n%s[Service]\nType=forking\nIgnoreSIGPIPE=no\nExecStart=%s\nTimeoutStartSec=20\nNoNewPrivileges=yes\n%s",
+		quoteUnit(c.Description), c.Name, c.joins(outName(c.Name)), strings.Join(words, " "), apart)
+}
+
+// outName is the name of the unit that leads out of a copy's network.
+func outName(copy string) string { return copyBase(copy) + "-out.service" }
+
+// wantsOut makes a unit start after the way out. Where there is none for once, as on a host that is not connected, the unit runs without.
+func (c Copy) wantsOut() string {
+	if len(c.Out) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("Wants=%[1]s\nAfter=%[1]s\n", outName(c.Name))
 }
 
 // insideName is what the names of the units of a copy's [CopyInside] begin with.
@@ -438,7 +468,7 @@ func quoteUnit(s string) string { return strings.ReplaceAll(s, "%", "%%") }
 
 // ofCopy reports whether rest, what follows a copy's base in the name of a file, makes it one of the copy's files.
 func ofCopy(rest string) bool {
-	for _, begin := range []string{".", "@", "-port-", "-server-", "-inside."} {
+	for _, begin := range []string{".", "@", "-port-", "-server-", "-inside.", "-out."} {
 		if strings.HasPrefix(rest, begin) {
 			return true
 		}

@@ -31,6 +31,8 @@ var needs = map[string]need{
 	"fuse-overlayfs": {[]string{"fuse-overlayfs", "fuse3"}, []string{"fuse-overlayfs"}},
 	"stress-ng":      {[]string{"stress-ng"}, []string{"stress-ng"}},
 	"chromium":       {[]string{"chromium"}, []string{"chromium"}},
+	"ip":             {[]string{"iproute2"}, []string{"ip"}},
+	"pasta":          {[]string{"passt"}, []string{"pasta"}},
 	"docker":         {[]string{"docker.io", "docker-compose", "iptables", "iproute2", "curl"}, []string{"dockerd", "docker-compose", "iptables", "ip", "curl"}},
 	"podman": {
 		[]string{"podman", "podman-compose", "runc", "netavark", "aardvark-dns", "iptables", "iproute2", "curl"},

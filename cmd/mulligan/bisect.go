@@ -36,6 +36,7 @@ the turns between them or "-".`,
 	}
 	cmd.Flags().StringVar(&b.good, "good", "", "a `checkpoint` that is good")
 	cmd.Flags().StringVar(&b.bad, "bad", "", "a later `checkpoint` that is bad (default: the present state)")
+	cmd.Flags().BoolVar(&b.req.NoNetwork, "no-network", false, "the tests reach nothing outside their forks")
 	cmd.Flags().IntVar(&b.req.Jobs, "jobs", 1, "test `N` checkpoints at a time")
 	cmd.Flags().BoolVar(&b.req.Start, "start", false, "start the app in each fork before the command")
 	cmd.Flags().StringVar(&b.req.Timeout, "timeout", "", "the `time` that the command may take (default 10m)")

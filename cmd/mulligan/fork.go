@@ -15,8 +15,9 @@ const forkLong = `Make a fork of the app: a second, running copy of it that begi
 the present state. The fork has a folder of its own, beside the workspace or where --dir
 says, and databases of its own. Its processes see that folder at the path of the app's
 workspace, and have the app's port numbers to themselves, so the app needs no change and
-cannot reach what belongs to its parent. From the host, the fork answers at the address
-that is printed.
+cannot reach what belongs to its parent. Where the host has the program pasta, they reach
+what the host reaches outside, and nothing of the host itself; with --no-network, nothing.
+From the host, the fork answers at the address that is printed.
 
 Where the kernel lets mulligan make no namespaces, or fork.isolation of the app is ports, the
 fork runs on the host, in its own folder: it is told ports of its own by the variables in
@@ -48,6 +49,7 @@ func newFork(c *cli) *cobra.Command {
 	cmd.Flags().IntVar(&f.req.Count, "count", 1, "make `N` forks of the same state")
 	cmd.Flags().StringVar(&f.req.Dir, "dir", "", "the fork's `folder`, which must not exist (default: ../APP-forks/NAME)")
 	cmd.Flags().BoolVar(&f.req.NoStart, "no-start", false, "do not start the fork")
+	cmd.Flags().BoolVar(&f.req.NoNetwork, "no-network", false, "the fork reaches nothing outside: a trial sends no mail")
 	cmd.Flags().StringArrayVar(&f.set, "set", nil, "a variable of the fork's environment, as `KEY=VALUE`; may be repeated")
 	cmd.Flags().BoolVar(&f.req.WithMemory, "with-memory", false, "keep the running domain's memory too: the fork's guest goes on where it is, without a boot")
 	return cmd

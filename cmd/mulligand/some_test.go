@@ -50,6 +50,7 @@ func TestForksOfOthers(t *testing.T) {
 	t.Parallel()
 	testkit.Some(t, 1,
 		testForksApart,
+		testForkNetwork,
 		testForksOnHost,
 		testForksOnHostCollide,
 	)
@@ -91,6 +92,7 @@ func TestForking(t *testing.T) {
 		testForksOfEverything,
 		testForkedServers,
 		testServiceForks,
+		testServiceForkNetwork,
 		testForks,
 		testForksByMCP,
 		testCompare,

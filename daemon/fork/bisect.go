@@ -35,6 +35,7 @@ type bisection struct {
 	points   []store.Checkpoint // oldest first
 	command  []string           // nil: the health check
 	start    bool               // the forks are started
+	offline  bool               // the forks reach nothing outside
 	patience time.Duration
 	free     chan struct{} // has room for the forks that there may be at a time
 
@@ -55,7 +56,7 @@ func (s *Service) Bisect(ctx context.Context, who ipc.Caller, ref string, req ip
 	if err != nil {
 		return res, err
 	}
-	b := &bisection{Service: s, parent: parent, command: req.Command, start: req.Start || len(req.Command) == 0, unpin: func() {}}
+	b := &bisection{Service: s, parent: parent, command: req.Command, start: req.Start || len(req.Command) == 0, unpin: func() {}, offline: req.NoNetwork}
 	if b.patience, err = patienceOf(req.Timeout); err != nil {
 		return res, errs.Wrap(errs.Invalid, op, err)
 	}
@@ -102,7 +103,7 @@ func (b *bisection) check(ctx context.Context, req *ipc.BisectRequest) (err erro
 	if b.kinds, err = b.parent.Now.Load().ServerKinds(ctx); err != nil {
 		return err
 	}
-	first, err := b.describe(ctx, b.parent, store.Checkpoint{}, ipc.ForkRequest{}, b.kinds)
+	first, err := b.describe(ctx, b.parent, store.Checkpoint{}, ipc.ForkRequest{NoNetwork: b.offline}, b.kinds)
 	if err == nil {
 		err = b.registry.CheckOwnServers(first)
 	}
@@ -231,7 +232,7 @@ func (b *bisection) fork(ctx context.Context, origin store.Checkpoint) (a *app.A
 	if err = b.pin(ctx, origin); err != nil {
 		return nil, err
 	}
-	if a, err = b.claim(ctx, accounts.Self(), b.parent, origin, ipc.ForkRequest{Name: records.NewID("bisect-")}, b.kinds, b.pinned); err != nil {
+	if a, err = b.claim(ctx, accounts.Self(), b.parent, origin, ipc.ForkRequest{Name: records.NewID("bisect-"), NoNetwork: b.offline}, b.kinds, b.pinned); err != nil {
 		return nil, err
 	}
 	rec := a.Rec()

@@ -268,12 +268,19 @@ func (s *Service) describe(ctx context.Context, parent *app.App, origin store.Ch
 			was.Health, rec.Health = nil, nil // it would ask the parent's guest
 		}
 	}
+	if req.NoNetwork {
+		was.Forking.Network = new(false)
+		rec.Forking.Network = was.Forking.Network
+	}
 	if err := s.isolate(was, rec.Fork); err != nil {
 		return rec, err
 	}
 	if rec.Fork.Isolation == ipc.IsolationPorts {
 		rec.Fork.ParentPath = rec.Workspace
 		return rec, s.onHost(ctx, was, &rec, req.Set)
+	}
+	if why := s.apps.NoWayOut(rec); why != "" {
+		rec.Fork.Notes = append(rec.Fork.Notes, why)
 	}
 	rec.Fork.ParentUnit = was.Unit
 	env := maps.Clone(req.Set)

@@ -36,6 +36,10 @@ func (s *Service) isolate(was store.App, f *ipc.Fork) error {
 			f.Notes = append(f.Notes, "The fork runs on the host, on ports of its own, because this host lets the daemon make no namespaces.")
 		}
 	}
+	if f.Isolation == ipc.IsolationPorts && !was.Forking.HasNetwork() {
+		return errs.New(errs.Unsupported, "", "a fork without a network needs namespaces, and this one would run on the host").
+			WithHint("leave out --no-network, and set fork.network=true; or let forks have namespaces")
+	}
 	if f.Isolation == ipc.IsolationPorts && was.Unit != "" {
 		return errs.New(errs.Unsupported, "", "the app is run by the unit %s, and forks of units need namespaces", was.Unit).
 			WithHint("let mulligan run it: `mulligan app set --app %s run=COMMAND`", was.Slug)

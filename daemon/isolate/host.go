@@ -68,7 +68,7 @@ func hostMain() int {
 func serveHost() error {
 	const socketFD = planFD + 1
 	unix.CloseOnExec(planFD)
-	p, err := readPlan()
+	p, err := readPlan(planFD)
 	if err != nil {
 		return err
 	}

@@ -29,15 +29,19 @@ func initMain() int {
 	report := os.NewFile(statusFD, "status")
 	in, main, err := prepare()
 	if err != nil {
-		e := errs.Error{Kind: errs.KindOf(err), Message: err.Error()} // the causes as text
-		text, _ := json.Marshal(e)                                    // strings
-		_, _ = report.Write(text)                                     // there is nobody else to tell
+		_, _ = report.Write(failure(err)) // there is nobody else to tell
 		return 2
 	}
 	// The daemon may be gone; then the fork goes on without it.
 	_, _ = report.WriteString("\n")
 	_ = report.Close()
 	return in.reap(main)
+}
+
+// failure is an error as an init reports it.
+func failure(err error) []byte {
+	text, _ := json.Marshal(errs.Error{Kind: errs.KindOf(err), Message: err.Error()}) // the causes as text: it has only strings
+	return text
 }
 
 // insideMain is the whole life of a process that runs commands in the namespaces that it was started in.
@@ -88,9 +92,9 @@ func attend(p plan, control *net.UnixListener, held *os.File) error {
 	return err
 }
 
-// readPlan reads the plan that this process was started with.
-func readPlan() (p plan, err error) {
-	paper := os.NewFile(planFD, "plan")
+// readPlan reads the plan that this process was started with, and closes its descriptor.
+func readPlan(fd int) (p plan, err error) {
+	paper := os.NewFile(uintptr(fd), "plan")
 	defer paper.Close() // it is in memory
 	text, err := io.ReadAll(io.NewSectionReader(paper, 0, 1<<20))
 	if err == nil {
@@ -101,7 +105,7 @@ func readPlan() (p plan, err error) {
 
 // prepare arranges the namespaces, drops to the owner and starts the command.
 func prepare() (*inside, int, error) {
-	p, err := readPlan()
+	p, err := readPlan(planFD)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -165,7 +169,7 @@ func (p plan) mounts() error {
 
 // open opens the folder that is to be mounted, and checks that it is the caller's.
 func (b Bind) open() (int, error) {
-	fd, err := openPath(b.From)
+	fd, err := openPath(b.From, b.File)
 	if err != nil {
 		return -1, err
 	}
@@ -190,7 +194,7 @@ func (b Bind) mount(from int, earlier []Bind) error {
 			}
 		}
 	}
-	at, err := openPath(b.At)
+	at, err := openPath(b.At, b.File)
 	if err != nil {
 		return err
 	}
@@ -215,11 +219,14 @@ func mkdirs(base, rel string) error {
 	return nil
 }
 
-// openPath opens a folder for its place alone, without following a link anywhere on the way: the owner could exchange folders on
-// it.
-func openPath(path string) (int, error) {
-	fd, err := unix.Openat2(unix.AT_FDCWD, path, &unix.OpenHow{
-		Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS})
+// openPath opens a folder, or a file, for its place alone, without following a link anywhere on the way: the owner could exchange folders
+// on it.
+func openPath(path string, file bool) (int, error) {
+	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS}
+	if file {
+		how.Flags &^= unix.O_DIRECTORY
+	}
+	fd, err := unix.Openat2(unix.AT_FDCWD, path, &how)
 	if err != nil {
 		return -1, &os.PathError{Op: "open", Path: path, Err: err}
 	}

@@ -11,6 +11,8 @@
 //   - It starts further commands inside for those who ask at its control socket ([Dial]).
 //   - It reaps processes whose parents are gone.
 //
+// A fork may have a way out, to where its host gets to, which leads to nothing of the host's own ([Place.Out], out.go).
+//
 // When the init ends, the kernel ends all other processes of the namespaces, and removes their mounts: nothing stays behind,
 // even after SIGKILL. When the daemon ends, the fork goes on.
 //
@@ -39,12 +41,13 @@ import (
 	"mulligan/privsep"
 )
 
-// Bind is a folder of the host that the fork sees at another path.
+// Bind is a folder or a file of the host that the fork sees at another path.
 type Bind struct {
 	From string // the folder as the host sees it
 	At   string // an existing path of the host, which it covers; or a path below an earlier bind, which is made
 	// Inode and Device identify From, as the caller has opened it. Zero: whatever is there.
 	Inode, Device uint64
+	File          bool // From and At are files
 }
 
 // Front is a port or a Unix socket of the app, reachable from the host.
@@ -71,6 +74,7 @@ type Place struct {
 	Backs   []Back
 	Control string   // the path of the control socket, in a folder that only the owner may enter
 	Env     []string // variables of all further commands, over those that they bring
+	Out     string   // the path of the program that makes the way out ([Pasta]); "": the fork reaches nothing but its own loopback
 }
 
 // plan is what the init is told.
@@ -86,6 +90,7 @@ type plan struct {
 	Dir       string
 	// Override has variables of all further commands, over those that they bring.
 	Override []string
+	Out      string // the program that makes the way out; it is not there yet if the init is in the host's network
 }
 
 // The descriptors that an init starts with.
@@ -114,6 +119,10 @@ func Main() {
 	switch os.Args[0] {
 	case initName:
 		os.Exit(initMain())
+	case outName:
+		os.Exit(outMain())
+	case OutName:
+		os.Exit(wayOutMain())
 	case InsideName:
 		os.Exit(insideMain())
 	case hostName:
@@ -141,7 +150,7 @@ func (p Place) start(cmd *exec.Cmd, visible []string) error {
 	if cmd.Err != nil {
 		return cmd.Err
 	}
-	ask := plan{User: p.Owner, Binds: p.Binds, Backs: p.Backs, Override: p.Env, Pids: true, Path: cmd.Path, Args: cmd.Args, Env: cmd.Env, Dir: cmd.Dir}
+	ask := plan{User: p.Owner, Binds: p.Binds, Backs: p.Backs, Override: p.Env, Pids: true, Out: p.Out, Path: cmd.Path, Args: cmd.Args, Env: cmd.Env, Dir: cmd.Dir}
 	files, err := p.files(&ask)
 	defer closeAll(&files)
 	if err != nil {
@@ -161,7 +170,11 @@ func (p Place) start(cmd *exec.Cmd, visible []string) error {
 	cmd.Path, cmd.Args, cmd.Dir = "/proc/self/exe", []string{initName}, "/"
 	cmd.Env = append(append([]string{"PATH=/usr/bin:/bin", "LC_ALL=C"}, raceSettings()...), visible...)
 	cmd.ExtraFiles = files
-	cmd.SysProcAttr = namespaces(p.Owner, setsid)
+	cmd.SysProcAttr = namespaces(setsid)
+	if p.Out != "" { // it leaves the host's network itself
+		cmd.Args[0] = outName
+		cmd.SysProcAttr.Cloneflags &^= unix.CLONE_NEWNET
+	}
 	if err := privsep.StartConfined(cmd); err != nil {
 		return err
 	}
@@ -210,7 +223,7 @@ func raceSettings() []string {
 
 // namespaces returns the attributes of a process with namespaces of its own. Without root they are made in a user namespace,
 // which gives the init, and nobody else, the rights to mount and to configure the network inside.
-func namespaces(owner privsep.User, setsid bool) *syscall.SysProcAttr {
+func namespaces(setsid bool) *syscall.SysProcAttr {
 	a := &syscall.SysProcAttr{
 		Setsid:     setsid,
 		Cloneflags: unix.CLONE_NEWNS | unix.CLONE_NEWNET | unix.CLONE_NEWIPC | unix.CLONE_NEWPID,

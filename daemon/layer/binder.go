@@ -32,7 +32,8 @@ type Binder struct {
 
 	watches *watch.Budget // of the apps whose changes are only noted
 
-	asides sync.Map // the locks of the servers of [aside], by their folders
+	asides    sync.Map // the locks of the servers of [aside], by their folders
+	entrances sync.Map // of the copies of units, by their apps: *entrance
 
 	bus     sync.Mutex
 	manager *systemd.Manager // nil until a unit is first needed

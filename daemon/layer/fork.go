@@ -52,6 +52,9 @@ func (f forkUnit) launch(cmd *exec.Cmd, visible []string) error {
 			return errs.Wrap(errs.Failed, "lead to the server of "+o.name, err)
 		}
 	}
+	if err := f.lead(&p); err != nil {
+		return err
+	}
 	for _, port := range f.rec.Fork.Ports {
 		all, err := listen(port.Address)
 		if err != nil {

@@ -6,7 +6,9 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+	"sync"
 
 	"mulligan/daemon/isolate"
 	"mulligan/daemon/store"
@@ -79,6 +81,19 @@ func (b *Binder) copyOf(rec store.App) (c systemd.Copy, err error) {
 	// A daemon that was replaced while it runs finds the new program at the same path.
 	program = strings.TrimSuffix(program, " (deleted)")
 	c.Inside = &systemd.CopyInside{Program: program, Arg0: isolate.InsideName, Socket: ControlSocket(b.StateDir(rec.ID)), UID: uid, GID: gid}
+	if pasta := isolate.Pasta(); pasta != "" && rec.Forking.HasNetwork() {
+		if uid == 0 {
+			uid, gid = isolate.Nobody.UID, isolate.Nobody.GID
+		}
+		c.Out = []string{"@" + program, isolate.OutName, pasta, strconv.Itoa(uid), strconv.Itoa(gid)}
+		from, at, err := resolver(b.StateDir(rec.ID))
+		if err != nil {
+			return c, errs.Wrap(errs.Failed, "let the fork resolve names", err)
+		}
+		if at != "" {
+			c.Binds = append(c.Binds, systemd.CopyBind{From: from, At: at})
+		}
+	}
 	return c, os.MkdirAll(filepath.Dir(c.Inside.Socket), 0o700)
 }
 
@@ -112,23 +127,45 @@ func (u copiedUnit) Write(ctx context.Context) error {
 
 // enter connects to the process that runs commands inside of the copy's namespaces. end ends it if the copy does not run.
 func (u copiedUnit) enter(ctx context.Context) (conn *net.UnixConn, end func(), err error) {
+	e := u.b.entrance(u.rec.ID)
+	e.Lock()
+	defer e.Unlock()
 	if err := u.Write(ctx); err != nil {
 		return nil, nil, err
 	}
 	if err := u.m.OpenInside(ctx, u.rec.Unit); err != nil {
 		return nil, nil, err
 	}
-	conn, err = isolate.Dial(ControlSocket(u.b.StateDir(u.rec.ID)))
-	end = func() {
+	e.inside++
+	leave := func() {
+		if e.inside--; e.inside > 0 {
+			return
+		}
 		ctx := context.WithoutCancel(ctx)
 		if s, err := u.State(ctx); err != nil || s.Down() {
 			_ = u.m.CloseInside(ctx, u.rec.Unit) // a stop of the copy, or a drop, ends it
 		}
 	}
-	if err != nil {
-		end()
+	end = func() {
+		e.Lock()
+		defer e.Unlock()
+		leave()
+	}
+	if conn, err = isolate.Dial(ControlSocket(u.b.StateDir(u.rec.ID))); err != nil {
+		leave()
 	}
 	return conn, end, err
+}
+
+// entrance counts those who run commands inside of the copy of a unit: the last to leave closes it, if the copy does not run.
+type entrance struct {
+	sync.Mutex
+	inside int
+}
+
+func (b *Binder) entrance(id ipc.AppID) *entrance {
+	e, _ := b.entrances.LoadOrStore(id, &entrance{})
+	return e.(*entrance)
 }
 
 // Stop stops the copy, if it was ever written.

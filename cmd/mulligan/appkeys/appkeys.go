@@ -119,6 +119,10 @@ var setters = map[string]func(app *ipc.App, change *ipc.AppChange, value string)
 		f.Dotenv = words(v)
 		return nil
 	}),
+	"fork.network": forkKey(func(f *ipc.Forking, v string) error {
+		f.Network = new(v != "false")
+		return accepts(v == "true" || v == "false", "true or false")
+	}),
 	"fork.expire_after": forkKey(func(f *ipc.Forking, v string) error {
 		f.ExpireAfter = v
 		return nil

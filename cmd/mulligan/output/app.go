@@ -79,6 +79,9 @@ func (p *Printer) AppFields(a ipc.App) [][2]string {
 	add("fork.isolation", nonEmpty(a.Forking.Isolation)...)
 	add("fork.ports", a.Forking.Ports...)
 	add("fork.dotenv", a.Forking.Dotenv...)
+	if a.Forking.Network != nil {
+		add("fork.network", strconv.FormatBool(*a.Forking.Network))
+	}
 	add("fork.expire_after", nonEmpty(a.Forking.ExpireAfter)...)
 	add("remote.auto", nonEmpty(a.Remoting.Auto)...)
 	all = append(all,
