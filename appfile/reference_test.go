@@ -40,6 +40,7 @@ func TestReference(t *testing.T) {
 		"fork.expire_after": {Doc: "the time after which a fork is dropped if nobody touched it: no command named it, and nothing was written in its folder. `\"0\"` is never", Type: "time", Default: "`\"0\"`"},
 
 		"fork.isolation": {Doc: "how forks are kept apart from the app: `namespace` or `ports` ([what that means](../how-to/forks.md#without-namespaces))", Default: "`namespace` where the kernel allows it, else `ports`"},
+		"fork.network":   {Doc: "whether forks have a way out, to where their host gets to ([what that means](../how-to/forks.md#what-a-fork-reaches))", Type: "true or false", Default: "`true`"},
 		"fork.ports":     {Doc: "with `ports`: the variables that hold the app's ports. Each fork gets free ones, and keeps them", Default: "none"},
 		"fork.dotenv":    {Doc: "with `ports`: files in the workspace whose lines of these variables, and of the databases' `env`, are replaced in forks", Default: "none"},
 

@@ -38,7 +38,7 @@ var byUser = map[string]string{
 
 // argumentOf has the argument of the tools that is the same as a flag of a command. Without one, the flag is an option that the user has.
 var argumentOf = map[string]string{
-	"--app": "app_id", "--scope": "scope", "--without": "without", "--start": "start=true", "--no-start": "start=false", "--dry-run": "dry_run=true",
+	"--app": "app_id", "--scope": "scope", "--without": "without", "--start": "start=true", "--no-start": "start=false", "--no-network": "no_network=true", "--dry-run": "dry_run=true",
 	"--force": "", "--include-others": "", "--discard": "", "--dir": "", "--slug": "", "--state-dir": "", "--socket": "", "--at": "",
 	"--bad": "", "--good": "", "--recipient": "", "--endpoint": "", "--identity": "", "--owner": "", "--db": "", "--take-over": "", "--daemon-keys": "",
 }

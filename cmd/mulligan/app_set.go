@@ -25,7 +25,7 @@ const appSetLong = `Change an app's settings. The keys are those of the app file
   retention.keep_safety=N
   retention.max_bytes=20GiB                       retention.expire_after=720h (0: never)
   fork.dir=FOLDER         fork.expose=PORT,…      fork.expire_after=24h (0: never)
-  fork.network=false: forks reach nothing outside
+  fork.network=true|false (false: forks reach nothing outside)
   fork.isolation=namespace|ports                  fork.ports=VARIABLE,…   fork.dotenv=FILE,…
   database=SPEC           (adds it, or replaces the one of that name; empty: none at all; SPEC
                           as mulligan app add has it)

@@ -22,6 +22,16 @@ func (e *exam) host() {
 	e.systemd()
 	e.engines()
 	e.inotify()
+	e.network()
+}
+
+// network checks for the program that gives forks a way out (isolate.Pasta in the daemon).
+func (e *exam) network() {
+	if e.glob("/usr/bin/pasta", "/usr/local/bin/pasta", "/run/current-system/sw/bin/pasta") {
+		e.add("host", "pasta", OK, "forks reach what the host reaches", "")
+		return
+	}
+	e.add("host", "pasta", Advice, "not there: forks of apps reach nothing outside", "apt-get install passt")
 }
 
 // kernel checks for openat2 (Linux 5.6), with which the daemon opens paths in a workspace.
