@@ -279,7 +279,7 @@ func (s *Service) describe(ctx context.Context, parent *app.App, origin store.Ch
 		rec.Fork.ParentPath = rec.Workspace
 		return rec, s.onHost(ctx, was, &rec, req.Set)
 	}
-	if why := s.apps.NoWayOut(rec); why != "" {
+	if why := layer.NoWayOut(rec); why != "" {
 		rec.Fork.Notes = append(rec.Fork.Notes, why)
 	}
 	rec.Fork.ParentUnit = was.Unit

@@ -127,7 +127,8 @@ func (u copiedUnit) Write(ctx context.Context) error {
 
 // enter connects to the process that runs commands inside of the copy's namespaces. end ends it if the copy does not run.
 func (u copiedUnit) enter(ctx context.Context) (conn *net.UnixConn, end func(), err error) {
-	e := u.b.entrance(u.rec.ID)
+	found, _ := u.b.entrances.LoadOrStore(u.rec.ID, &entrance{})
+	e := found.(*entrance)
 	e.Lock()
 	defer e.Unlock()
 	if err := u.Write(ctx); err != nil {
@@ -161,11 +162,6 @@ func (u copiedUnit) enter(ctx context.Context) (conn *net.UnixConn, end func(), 
 type entrance struct {
 	sync.Mutex
 	inside int
-}
-
-func (b *Binder) entrance(id ipc.AppID) *entrance {
-	e, _ := b.entrances.LoadOrStore(id, &entrance{})
-	return e.(*entrance)
 }
 
 // Stop stops the copy, if it was ever written.

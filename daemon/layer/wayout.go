@@ -73,7 +73,7 @@ func (f forkUnit) lead(p *isolate.Place) error {
 }
 
 // NoWayOut says in a sentence why a fork, described by its record, has no way out; "": it has one, or is not to have one.
-func (b *Binder) NoWayOut(rec store.App) string {
+func NoWayOut(rec store.App) string {
 	if !rec.Forking.HasNetwork() || rec.Fork.Isolation == ipc.IsolationPorts {
 		return ""
 	}
