@@ -365,3 +365,65 @@ func TestTurnInRepository(t *testing.T) {
 		t.Errorf("the turn changed %+v, and its undo would change %+v", c, files)
 	}
 }
+
+// TestDatabasesAfterFiles has the agent act while its turn's databases are still being captured. The checkpoint says so, and whether files were
+// written meanwhile.
+func TestDatabasesAfterFiles(t *testing.T) {
+	t.Parallel()
+	d, w := openAuto(t, time.Hour)
+	if err := d.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	gates := make(chan chan struct{}, 1)
+	opt := w.options()
+	opt.User, opt.QuietGap = true, time.Hour
+	opt.Failpoint = func(step string) error {
+		select {
+		case gate := <-gates:
+			if step == "capture db:shop" {
+				<-gate
+			} else {
+				gates <- gate
+			}
+		default:
+		}
+		return nil
+	}
+	d = w.openAs(t, opt)
+	defer func() { w.close(t, d) }()
+	awaitFollowing(t, d)
+	turn := func(id ipc.TurnID, early bool) string {
+		t.Helper()
+		gate := make(chan struct{})
+		gates <- gate
+		if _, err := d.BeginTurn(t.Context(), root, "shop", ipc.BeginTurn{TurnID: id, ConversationID: "c", Agent: "test"}); err != nil {
+			t.Fatal(err)
+		}
+		call := ipc.CallID("call-" + id)
+		if c, err := d.BeginCall(t.Context(), root, "shop", id, ipc.BeginCall{CallID: call, Tool: "Bash", Before: true, DeadlineMS: 1}); err != nil || c.Exact {
+			t.Fatalf("%+v %v", c, err)
+		}
+		if early {
+			write(t, w.ws(), "work", string(id))
+		}
+		if _, err := d.EndCall(t.Context(), root, "shop", id, call); err != nil { // what was written is seen
+			t.Fatal(err)
+		}
+		close(gate)
+		write(t, w.ws(), "more", string(id))
+		end(t, d, id)
+		return strings.Join(agentCheckpoints(t, d)[0].Warnings, "\n")
+	}
+	if words := turn("early", true); !strings.Contains(words, "after the first write that followed") {
+		t.Errorf("files were written while the databases were captured, and the checkpoint says %q", words)
+	}
+	if words := turn("late", false); !strings.Contains(words, "did not wait until its databases were captured") && !strings.Contains(words, "after the first write that followed") {
+		t.Errorf("a call began while the databases were captured, and the checkpoint says %q", words)
+	}
+	begin(t, d, "patient")
+	write(t, w.ws(), "work", "patient")
+	end(t, d, "patient")
+	if words := agentCheckpoints(t, d)[0].Warnings; len(words) > 0 {
+		t.Errorf("the databases were captured before the first write, and the checkpoint says %q", words)
+	}
+}

@@ -28,6 +28,7 @@ type machine struct {
 	socket string // of MariaDB
 	redis  string // port
 	ends   []func()
+	starts []func()
 }
 
 // newMachine starts a host's servers, which have nobody's data, and its daemon.
@@ -58,23 +59,28 @@ func newMachine(t *testing.T, env []string) *machine {
 	return m
 }
 
+// serve runs a server until the machine ends, and again when it comes back.
 func (m *machine) serve(ready func() bool, program string, args ...string) {
 	m.t.Helper()
-	cmd := exec.Command(program, args...)
-	if err := testkit.Start(cmd); err != nil {
-		m.t.Fatal(err)
+	var cmd *exec.Cmd
+	start := func() {
+		m.t.Helper()
+		cmd = exec.Command(program, args...)
+		if err := testkit.Start(cmd); err != nil {
+			m.t.Fatal(err)
+		}
+		eventually(m.t, program+" is up", ready)
 	}
-	ended := false
 	end := func() {
-		if !ended {
+		if cmd != nil {
 			_ = cmd.Process.Kill() // it may have ended
 			_ = cmd.Wait()
 		}
-		ended = true
+		cmd = nil
 	}
-	m.ends = append(m.ends, end)
+	m.starts, m.ends = append(m.starts, start), append(m.ends, end)
 	m.t.Cleanup(end)
-	eventually(m.t, program+" is up", ready)
+	start()
 }
 
 func (m *machine) sql(db, text string) string {
@@ -110,7 +116,7 @@ func (m *machine) look() string {
 		m.sql("shop", `SELECT md5(group_concat(w ORDER BY w)) FROM words`) + m.cli("GET word\nLRANGE list 0 -1\nDBSIZE\n")
 }
 
-// lose ends everything of the host at once.
+// lose ends everything of the host at once. What it had on its disks is where nobody finds it.
 func (m *machine) lose(addr string) {
 	m.t.Helper()
 	if m.d.cmd != nil {
@@ -120,41 +126,69 @@ func (m *machine) lose(addr string) {
 		end()
 	}
 	m.pg.Kill(m.t)
+	m.endApp(addr)
+	if err := os.Rename(m.d.dir, m.d.dir+"-gone"); err != nil {
+		m.t.Fatal(err)
+	}
+	m.t.Cleanup(func() { os.RemoveAll(m.d.dir + "-gone") })
+}
+
+// endApp ends the app, which only its own address tells from others.
+func (m *machine) endApp(addr string) {
+	m.t.Helper()
 	list, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	if err != nil {
 		m.t.Fatal(err)
 	}
-	for _, path := range list { // the app, by the address that it alone has
+	for _, path := range list {
 		if line, err := os.ReadFile(path); err == nil && strings.Contains(string(line), "serve-app") && strings.Contains(string(line), addr) {
 			pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(path)))
 			_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended
 		}
 	}
-	if err := os.RemoveAll(m.d.dir); err != nil {
-		m.t.Fatal(err)
-	}
 }
 
-// moment is what an app was like when a checkpoint was to be made.
+// comeBack starts again what lose ended.
+func (m *machine) comeBack() {
+	m.t.Helper()
+	if err := os.Rename(m.d.dir+"-gone", m.d.dir); err != nil {
+		m.t.Fatal(err)
+	}
+	m.pg.Start(m.t)
+	for _, start := range m.starts {
+		start()
+	}
+	m.d.start()
+}
+
+// moment is what an app was like when a turn began.
 type moment struct {
 	word, dbs string
 	files     []string
 }
 
-// TestHostLost kills a host at a random moment, with all of its servers, while checkpoints are made of an app of files, SQLite, Postgres, MariaDB and
-// Redis, and deletes all that is left of it. Another host, with servers of its own, makes the app from the bucket and the identity: at the
-// newest checkpoint that is there, and at older ones, all as they were, and none that the remote had promised is missing.
-func TestHostLost(t *testing.T) { hostLost(t, 4, 0) }
+// lost are the measures of a lost host.
+type lost struct {
+	files int // of the app
+	turns int
+	older int // how many older turns are cloned
+}
 
-// TestLongHostLost does so 20 times.
+// TestHostLost kills a host at a random moment, with all of its servers, while an agent's hooks tell of turns in an app of files, SQLite, Postgres,
+// MariaDB and Redis, and nothing is left of it. Another host, with servers of its own, makes the app from the bucket and the identity: at the
+// newest turn that is there, and at older ones, all as they were, and none that the remote had promised is missing. When the first host comes
+// back, it stops writing, and says so.
+func TestHostLost(t *testing.T) { hostLost(t, lost{files: 200, turns: 4}) }
+
+// TestLongHostLost does so 20 times, with more files and turns.
 func TestLongHostLost(t *testing.T) {
 	testkit.NeedLong(t)
 	for i := range 20 {
-		t.Run(fmt.Sprint(i), func(t *testing.T) { hostLost(t, 12, 3) })
+		t.Run(fmt.Sprint(i), func(t *testing.T) { hostLost(t, lost{files: 20_000, turns: 12, older: 3}) })
 	}
 }
 
-func hostLost(t *testing.T, states, older int) {
+func hostLost(t *testing.T, size lost) {
 	server := s3test.Start(t)
 	text, recipient, err := identity.New()
 	if err != nil {
@@ -171,43 +205,51 @@ func hostLost(t *testing.T, states, older int) {
 	first.pg.Psql(t, "shop", `SET ROLE shopper; CREATE TABLE words (w text)`)
 	first.sql("mysql", `CREATE DATABASE shop`)
 	first.sql("shop", `CREATE TABLE words (w varchar(50))`)
-	a := newApp(t, first.d, 200)
+	a := newApp(t, first.d, size.files)
 	first.set("zero")
-	settings := []string{"app", "set", "--app", "shop", "remote.auto=all", "retention.keep_last=100"}
+	settings := []string{"app", "set", "--app", "shop", "auto=true", "remote.auto=all", "retention.keep_turns=100"}
 	for _, s := range first.specs() {
 		settings = append(settings, "database="+s)
 	}
 	first.d.must(settings...)
 	first.d.must("remote", "add", "backup", url, "--recipient", recipient, "--app", "shop")
-
-	records, promised := map[string]moment{}, map[string]bool{} // by word; by checkpoint
 	ctx := t.Context()
+	eventually(t, "the files are followed", func() bool {
+		app, err := first.d.client.App(ctx, "shop")
+		return err == nil && app.Following == "watching"
+	})
+
+	records := map[string]moment{} // by word
 	note := func(word string) { records[word] = moment{word, first.look(), a.files(t)} }
 	note("zero")
+	h := hooks{t, first.d, "claude-code", a.ws}
 	rnd := testkit.Rand(t, "moment")
-	for n := range states {
-		if n == states-1 { // the last checkpoint ends with the host, at whatever it is at
-			time.AfterFunc(time.Duration(rnd.IntN(300))*time.Millisecond, func() { _ = first.d.cmd.Process.Kill() })
+	var promised []ipc.CheckpointID
+	for n := range size.turns {
+		h.run(h.claude("UserPromptSubmit", `,"prompt":"go"`))
+		think(t, first.d, n)
+		if n == size.turns-1 { // the last turn ends with the host, at whatever it is at
+			time.AfterFunc(time.Duration(rnd.IntN(1000))*time.Millisecond, func() { _ = first.d.cmd.Process.Kill() })
 		}
+		h.run(h.edit("PreToolUse", n))
 		word := fmt.Sprint("word-", n)
 		a.set(t, word)
 		first.set(word)
 		note(word)
-		if _, err := first.d.client.CreateCheckpoint(ctx, "shop", ipc.CreateRequest{}); err != nil {
-			break
-		}
+		h.run(h.edit("PostToolUse", n))
+		h.run(h.claude("Stop", ""))
 		list, err := first.d.client.Remotes(ctx, "shop")
+		if n == 1 { // so that there is something to be promised
+			eventually(t, "a checkpoint is on the remote", func() bool {
+				list, err = first.d.client.Remotes(ctx, "shop")
+				return err == nil && list.Remotes[0].UpTo != ""
+			})
+		}
 		if err != nil {
 			break
 		}
-		if r := list.Remotes[0]; r.UpTo != "" {
-			promised[string(r.UpTo)] = true
-		}
-		if n == 1 { // so that there is something to be promised
-			eventually(t, "a checkpoint is on the remote", func() bool {
-				list, err := first.d.client.Remotes(ctx, "shop")
-				return err == nil && list.Remotes[0].UpTo != ""
-			})
+		if id := list.Remotes[0].UpTo; id != "" && (len(promised) == 0 || promised[len(promised)-1] != id) {
+			promised = append(promised, id)
 		}
 	}
 	first.d.cmd.Wait()
@@ -224,14 +266,14 @@ func hostLost(t *testing.T, states, older int) {
 		}
 		began := time.Now()
 		res := ask[ipc.CloneResult](second.d, append(args, more...)...)
-		t.Logf("clone of %s, made %s: %v", res.Checkpoint, res.MadeAt.Format("15:04:05.000"), time.Since(began).Round(time.Millisecond))
 		there.up(t)
+		t.Logf("clone of %s, made %s, to the app's answer: %v", res.Checkpoint, res.MadeAt.Format("15:04:05.000"), time.Since(began).Round(time.Millisecond))
 		want, ok := records[there.word(t)]
 		switch {
 		case !ok:
 			t.Fatalf("the app is in state %q, which it never was in", there.word(t))
 		case second.look() != want.dbs:
-			t.Fatalf("%s: the databases say\n%s\nand said\n%s", res.Checkpoint, second.look(), want.dbs)
+			t.Fatalf("%s, of %s, %q: the databases say\n%s\nand said\n%s", res.Checkpoint, want.word, res.Warnings, second.look(), want.dbs)
 		case len(res.Lacks) > 0 || !res.Rollback.Verification.Match || len(res.Rollback.Verification.Layers) != 5:
 			t.Fatalf("%+v", res)
 		}
@@ -240,34 +282,61 @@ func hostLost(t *testing.T, states, older int) {
 	}
 	remove := func() {
 		second.d.must("app", "remove", "shop", "--purge")
+		second.endApp(a.addr)
 		if err := os.RemoveAll(there.ws); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if older > 0 {
-		clone()
-		remove()
-	}
-	olds := make([]string, 0, len(promised))
-	for id := range promised {
-		olds = append(olds, id)
-	}
-	slices.Sort(olds)
+	olds := slices.Clone(promised)
 	rnd.Shuffle(len(olds), func(i, j int) { olds[i], olds[j] = olds[j], olds[i] })
-	for _, id := range olds[:min(older, len(olds))] {
-		if res := clone("--at", id); string(res.Checkpoint) != id {
+	last := time.Time{}
+	for _, id := range append(olds[:min(size.older, len(olds))], promised[len(promised)-1]) {
+		res := clone("--at", string(id))
+		if res.Checkpoint != id {
 			t.Errorf("asked for %s, and was given %s", id, res.Checkpoint)
 		}
+		last = res.MadeAt
 		remove()
 	}
 
-	// And work goes on there.
-	clone("--take-over")
+	// The newest, and work goes on there.
+	if res := clone("--take-over"); res.MadeAt.Before(last) {
+		t.Errorf("the remote promised a checkpoint of %s, and the newest that came back is of %s", last, res.MadeAt)
+	}
 	there.set(t, "later")
 	second.set("later")
 	there.create()
 	second.d.must("push", "--wait", "--app", "shop")
 	if list, err := second.d.client.Remotes(ctx, "shop"); err != nil || list.Remotes[0].Problem != "" || list.Remotes[0].Behind > 0 && list.Remotes[0].State == ipc.RemoteFailing {
 		t.Errorf("%+v %v", list, err)
+	}
+
+	// The first host comes back, makes a checkpoint, and sees that it is not to write any more.
+	second.d.stop()
+	second.endApp(a.addr)
+	first.comeBack()
+	first.d.must("create", "--app", "shop")
+	eventually(t, "the first host stops writing", func() bool {
+		list, err := first.d.client.Remotes(ctx, "shop")
+		return err == nil && list.Remotes[0].State == ipc.RemoteLost
+	})
+	if _, words, code := first.d.mulligan("push", "--wait", "--app", "shop"); code != 4 || !strings.Contains(words, "another host writes to this remote") {
+		t.Errorf("push: %d %s", code, words)
+	}
+	if words := first.d.must("status"); !strings.Contains(words, "gets no checkpoints any more") {
+		t.Errorf("status does not say that the remote is lost: %s", words)
+	}
+}
+
+// think waits as an agent does while its model thinks: until the databases of its turn are captured.
+func think(t *testing.T, d *daemonProcess, n int) {
+	t.Helper()
+	turns, err := d.client.Turns(t.Context(), "shop", 1)
+	if err != nil || len(turns) == 0 {
+		t.Fatalf("turn %d: %+v %v", n, turns, err)
+	}
+	c, err := d.client.BeginCall(t.Context(), "shop", turns[0].ID, ipc.BeginCall{CallID: ipc.CallID(fmt.Sprint("thinking-", n)), Tool: "Think", Before: true, DeadlineMS: 10_000})
+	if err != nil || !c.Exact {
+		t.Fatalf("turn %d: %+v %v", n, c, err)
 	}
 }

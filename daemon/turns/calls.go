@@ -61,7 +61,7 @@ func (t *Tracker) begin(ctx context.Context, o *openTurn) error {
 	} else {
 		t.endBefore(ctx, o.Rec.ConversationID, mark)
 	}
-	o.Rec.Start = mark
+	o.Rec.Start, o.began = mark, time.Now()
 	if err := t.svc.store.PutTurn(ctx, &o.Rec); err != nil {
 		return err
 	}

@@ -98,6 +98,11 @@ func (t *Tracker) notify(b snap.Batch) {
 	if t.first == nil {
 		t.first = &b
 	}
+	for _, o := range t.open {
+		if o.wrote.IsZero() && b.First.After(o.began) {
+			o.wrote = b.First
+		}
+	}
 	t.poke()
 }
 

@@ -2,7 +2,9 @@ package turns
 
 import (
 	"context"
+	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	"mulligan/daemon/accounts"
@@ -25,6 +27,9 @@ type openTurn struct {
 	took   time.Duration    // how long they took to capture
 	lacks  []string         // warnings about these snapshots
 	ready  chan struct{}    // closed once dbs is set
+	began    time.Time // when the turn's position in the journal was taken
+	captured time.Time // when the last of dbs was captured
+	wrote    time.Time // when the turn's first write to files was seen; zero: none was
 	// running and healthy are the app's state at the turn's start; nil if unknown.
 	running, healthy *bool
 	late             bool // a call began before dbs was set
@@ -35,7 +40,7 @@ type openTurn struct {
 
 // infer begins a turn that no agent announced, at the position before the batch.
 func (t *Tracker) infer(ctx context.Context, b snap.Batch) error {
-	o := &openTurn{ready: make(chan struct{}), ref: app.HeadOf(t.a.Rec())}
+	o := &openTurn{ready: make(chan struct{}), ref: app.HeadOf(t.a.Rec()), began: time.Now()}
 	o.Rec.Turn = ipc.Turn{
 		ID: ipc.TurnID(records.NewID("turn-")), AppID: t.a.Rec().ID, Inferred: true, StartedAt: b.First.UTC(),
 	}
@@ -121,12 +126,14 @@ func (t *Tracker) look(ctx context.Context, o *openTurn) {
 // server that is stopped or overloaded would hold up the agent, and everything else of the app, for half a minute.
 const loginTime = 5 * time.Second
 
-// captureRest captures the databases, as far as that is possible while the app runs. The turn's
-// checkpoint has warnings about the rest.
+// captureRest captures the databases, as far as that is possible while the app runs, all at once: each moment that a capture takes
+// longer is one in which the agent may write already. The turn's checkpoint has warnings about the rest.
 func (t *Tracker) captureRest(ctx context.Context, o *openTurn) {
-	began := time.Now()
 	defer func() {
-		o.before, o.took = o.dbs, time.Since(began)
+		t.mu.Lock()
+		o.captured = time.Now()
+		t.mu.Unlock()
+		o.before, o.took = o.dbs, o.captured.Sub(o.began)
 		close(o.ready)
 	}()
 	ctx = snap.WithLoginTime(ctx, loginTime)
@@ -136,28 +143,65 @@ func (t *Tracker) captureRest(ctx context.Context, o *openTurn) {
 		return
 	}
 	defer release()
-	for _, l := range t.a.Layers() {
-		if l.Name == snap.Files {
-			continue
-		}
-		if h, ok := l.Driver.(*layer.Held); ok {
-			o.lacks = append(o.lacks, string(l.Name)+" is not in it: "+h.Unfit().Error())
-			continue
-		}
-		if lc, ok := l.Driver.(snap.LiveCapturer); !ok || !lc.CapturesLive() {
-			o.lacks = append(o.lacks, string(l.Name)+" is not in it: it can't be captured while the app runs")
-			continue
-		}
-		s, warnings, err := t.svc.checkpoints.CaptureLayer(ctx, t.a, l, checkpoint.How{})
-		if err != nil {
-			o.lacks = append(o.lacks, string(l.Name)+" is not in it: "+err.Error())
-			continue
-		}
-		o.dbs = append(o.dbs, s)
-		for _, w := range warnings {
-			o.lacks = append(o.lacks, string(l.Name)+": "+w)
+	layers := t.a.Layers()
+	found := make([]capturedLayer, len(layers))
+	var work sync.WaitGroup
+	for i, l := range layers {
+		if l.Name != snap.Files {
+			work.Go(func() { found[i] = t.captureLive(ctx, l) })
 		}
 	}
+	work.Wait()
+	for _, f := range found {
+		if f.snapshot != nil {
+			o.dbs = append(o.dbs, *f.snapshot)
+		}
+		o.lacks = append(o.lacks, f.lacks...)
+	}
+}
+
+// capturedLayer is the snapshot of a layer at a turn's start, nil if there is none, with warnings.
+type capturedLayer struct {
+	snapshot *store.Snapshot
+	lacks    []string
+}
+
+// captureLive captures a layer while the app runs, if that is possible.
+func (t *Tracker) captureLive(ctx context.Context, l layer.Layer) (c capturedLayer) {
+	if h, ok := l.Driver.(*layer.Held); ok {
+		c.lacks = append(c.lacks, string(l.Name)+" is not in it: "+h.Unfit().Error())
+		return c
+	}
+	if lc, ok := l.Driver.(snap.LiveCapturer); !ok || !lc.CapturesLive() {
+		c.lacks = append(c.lacks, string(l.Name)+" is not in it: it can't be captured while the app runs")
+		return c
+	}
+	s, warnings, err := t.svc.checkpoints.CaptureLayer(ctx, t.a, l, checkpoint.How{})
+	if err != nil {
+		c.lacks = append(c.lacks, string(l.Name)+" is not in it: "+err.Error())
+		return c
+	}
+	c.snapshot = &s
+	for _, w := range warnings {
+		c.lacks = append(c.lacks, string(l.Name)+": "+w)
+	}
+	return c
+}
+
+// apart says, in a sentence, how the turn's files and databases may differ in time, and is "" if both are of before its first write.
+// Tracker.mu is locked.
+func (o *openTurn) apart() string {
+	behind := o.captured.Sub(o.wrote)
+	switch {
+	case len(o.dbs) == 0 || o.Rec.Inferred: // an inferred turn says so already
+		return ""
+	case !o.wrote.IsZero() && behind > 0:
+		return fmt.Sprintf("the files are of the turn's start, and the databases of up to %s after the first write that followed: what was written to them in between may be in this checkpoint",
+			behind.Round(time.Millisecond))
+	case o.late:
+		return "the turn's first call did not wait until its databases were captured: what it wrote to them at once may be in this checkpoint"
+	}
+	return ""
 }
 
 // checkpoint records the state before the turn, unless that was done.
@@ -216,11 +260,11 @@ func (t *Tracker) captureAt(ctx context.Context, o *openTurn, start snap.Mark) (
 	cp.ConversationID, cp.MessageID = checkpoint.Optional(o.Rec.ConversationID), checkpoint.Optional(o.Rec.MessageID)
 	t.mu.Lock()
 	cp.Running, cp.Healthy = o.running, o.healthy
-	late := o.late && len(o.dbs) > 0
+	apart := o.apart()
 	t.mu.Unlock()
 	cp.Warnings = append(append([]string{}, o.Rec.Warnings...), o.lacks...)
-	if late {
-		cp.Warnings = append(cp.Warnings, "the turn's first call did not wait until its databases were captured: what it wrote to them at once may be in this checkpoint")
+	if apart != "" {
+		cp.Warnings = append(cp.Warnings, apart)
 	}
 	cp.Warnings = append(cp.Warnings, s.Warnings...)
 	files := store.Snapshot{Layer: snap.Files, ID: s.ID, Driver: s.Driver, Hash: s.Hash, Position: s.Position}
