@@ -2,7 +2,8 @@ package snap
 
 import "context"
 
-// Transporter is a driver whose snapshots can leave this host, because each of them consists of objects of a content store.
+// Transporter is a driver whose snapshots can leave this host, because each of them consists of objects of a content store, or can be
+// given as such ([Portable.Contents]).
 //
 //	p, release, _ := d.Export(ctx, "fs-1")   // on one host
 //	…                                        // every object that is reachable from p.Object is sent
@@ -27,6 +28,19 @@ type Portable struct {
 	Object Hash `json:"-"`
 	// Meta is the driver's own description of the snapshot.
 	Meta []byte `json:"meta"`
+	// Contents has those objects of an exported snapshot that are in no content store; nil: there are none. It may be used until the
+	// snapshot is released.
+	Contents Contents `json:"-"`
+}
+
+// WholeCluster is the Driver of an exported snapshot of a cluster of Postgres, as opposed to one of a database. It can be imported only where
+// a cluster may be replaced.
+const WholeCluster = "postgres-cluster"
+
+// Contents are objects of a snapshot, made from what the snapshot consists of when they are asked for. Not safe for concurrent use.
+type Contents interface {
+	// Object is as that of *cas.Store. The error is of kind errs.NotFound if there is no such object.
+	Object(h Hash) (data []byte, refs []Hash, node bool, err error)
 }
 
 // TransporterOf returns d as a Transporter. A driver that delegates to another one has a method Transporter that returns the

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -25,6 +26,7 @@ type machine struct {
 	t      *testing.T
 	d      *daemonProcess
 	pg     *pgtest.Cluster
+	whole  bool   // the cluster goes as a whole, by its files and its log
 	socket string // of MariaDB
 	redis  string // port
 	ends   []func()
@@ -32,10 +34,17 @@ type machine struct {
 }
 
 // newMachine starts a host's servers, which have nobody's data, and its daemon.
-func newMachine(t *testing.T, env []string) *machine {
+func newMachine(t *testing.T, env []string, whole bool) *machine {
 	t.Helper()
 	testkit.Need(t, "mariadb", "redis")
-	m := &machine{t: t, pg: pgtest.Start(t, pgtest.Options{})}
+	m := &machine{t: t, whole: whole}
+	if whole { // the daemon starts and stops the server
+		m.pg = pgtest.New(t, pgtest.Options{Settings: map[string]string{"wal_level": "replica", "archive_mode": "on"}})
+		pgCtl(t, m.pg, "start")
+		t.Cleanup(func() { _ = m.pg.Command("pg_ctl", "stop", "-s", "-m", "immediate", "-D", m.pg.DataDir).Run() }) // it may be down
+	} else {
+		m.pg = pgtest.Start(t, pgtest.Options{})
+	}
 	m.pg.Psql(t, "postgres", `CREATE ROLE shopper LOGIN CREATEDB PASSWORD 'hunter2'`)
 	dir := testkit.TempDir(t)
 	m.socket = filepath.Join(dir, "s")
@@ -96,8 +105,12 @@ func (m *machine) cli(input string) string {
 
 // specs are the databases, as commands take them.
 func (m *machine) specs() []string {
+	main := fmt.Sprintf("main=postgres:host=127.0.0.1 port=%d user=shopper password=hunter2 dbname=shop sslmode=disable", m.pg.Port)
+	if m.whole {
+		main = "main=" + m.pg.DSN("shop") + "#mode=physical&data_dir=" + m.pg.DataDir
+	}
 	return []string{
-		fmt.Sprintf("main=postgres:host=127.0.0.1 port=%d user=shopper password=hunter2 dbname=shop sslmode=disable", m.pg.Port),
+		main,
 		"maria=mysql://shopper:hunter2@localhost/shop?socket=" + m.socket,
 		"cache=redis://127.0.0.1:" + m.redis,
 	}
@@ -125,7 +138,11 @@ func (m *machine) lose(addr string) {
 	for _, end := range m.ends {
 		end()
 	}
-	m.pg.Kill(m.t)
+	if m.whole {
+		_ = m.pg.Command("pg_ctl", "stop", "-s", "-m", "immediate", "-D", m.pg.DataDir).Run()
+	} else {
+		m.pg.Kill(m.t)
+	}
 	m.endApp(addr)
 	if err := os.Rename(m.d.dir, m.d.dir+"-gone"); err != nil {
 		m.t.Fatal(err)
@@ -154,7 +171,11 @@ func (m *machine) comeBack() {
 	if err := os.Rename(m.d.dir+"-gone", m.d.dir); err != nil {
 		m.t.Fatal(err)
 	}
-	m.pg.Start(m.t)
+	if m.whole {
+		pgCtl(m.t, m.pg, "start")
+	} else {
+		m.pg.Start(m.t)
+	}
 	for _, start := range m.starts {
 		start()
 	}
@@ -165,13 +186,48 @@ func (m *machine) comeBack() {
 type moment struct {
 	word, dbs string
 	files     []string
+	// Under load, the number of transactions was at least low and at most top.
+	low, top int
+}
+
+// load has clients of a cluster make transactions, until the function that it returns is called.
+func (m *machine) load() (end func()) {
+	m.t.Helper()
+	args := []string{"-h", m.pg.Socket, "-p", fmt.Sprint(m.pg.Port), "-U", "postgres"}
+	if out, err := m.pg.Command("pgbench", append(args, "-q", "-i", "-s", "1", "shop")...).CombinedOutput(); err != nil {
+		m.t.Fatalf("pgbench: %v\n%s", err, out)
+	}
+	bench := m.pg.Command("pgbench", append(args, "-n", "-c", "2", "-R", "50", "-T", "3600", "shop")...)
+	if err := testkit.Start(bench); err != nil {
+		m.t.Fatal(err)
+	}
+	end = sync.OnceFunc(func() {
+		_ = bench.Process.Kill() // it may have ended with the server
+		_ = bench.Wait()
+	})
+	m.t.Cleanup(end)
+	return end
+}
+
+// transactions returns how many transactions of load are in the cluster, and fails the test if one of them is there in part.
+func (m *machine) transactions() int {
+	m.t.Helper()
+	out := strings.TrimSpace(m.pg.Psql(m.t, "shop", `SELECT count(*), coalesce(sum(delta), 0) = (SELECT sum(abalance) FROM pgbench_accounts),
+		coalesce(sum(delta), 0) = (SELECT sum(tbalance) FROM pgbench_tellers) FROM pgbench_history`))
+	count, rest, _ := strings.Cut(out, "|")
+	n, err := strconv.Atoi(count)
+	if err != nil || rest != "t|t" {
+		m.t.Fatalf("a transaction is there in part: %s", out)
+	}
+	return n
 }
 
 // lost are the measures of a lost host.
 type lost struct {
 	files int // of the app
 	turns int
-	older int // how many older turns are cloned
+	older int  // how many older turns are cloned
+	whole bool // Postgres goes as a whole cluster, under load, and not as a database
 }
 
 // TestHostLost kills a host at a random moment, with all of its servers, while an agent's hooks tell of turns in an app of files, SQLite, Postgres,
@@ -180,11 +236,14 @@ type lost struct {
 // back, it stops writing, and says so.
 func TestHostLost(t *testing.T) { hostLost(t, lost{files: 200, turns: 4}) }
 
-// TestLongHostLost does so 20 times, with more files and turns.
+// TestHostLostCluster does so with a whole cluster of Postgres, in which clients make transactions all the time.
+func TestHostLostCluster(t *testing.T) { hostLost(t, lost{files: 200, turns: 3, whole: true}) }
+
+// TestLongHostLost does both, 20 times, with more files and turns.
 func TestLongHostLost(t *testing.T) {
 	testkit.NeedLong(t)
 	for i := range 20 {
-		t.Run(fmt.Sprint(i), func(t *testing.T) { hostLost(t, lost{files: 20_000, turns: 12, older: 3}) })
+		t.Run(fmt.Sprint(i), func(t *testing.T) { hostLost(t, lost{files: 20_000, turns: 12, older: 3, whole: i%2 == 1}) })
 	}
 }
 
@@ -200,7 +259,7 @@ func hostLost(t *testing.T, size lost) {
 	}
 	env := []string{"AWS_ENDPOINT_URL_S3=" + server.Endpoint, "AWS_REGION=us-east-1", "AWS_ACCESS_KEY_ID=" + s3test.Key, "AWS_SECRET_ACCESS_KEY=" + s3test.Secret}
 	url := "s3://" + s3test.Bucket + "/apps"
-	first := newMachine(t, env)
+	first := newMachine(t, env, size.whole)
 	first.pg.Psql(t, "postgres", `CREATE DATABASE shop OWNER shopper`)
 	first.pg.Psql(t, "shop", `SET ROLE shopper; CREATE TABLE words (w text)`)
 	first.sql("mysql", `CREATE DATABASE shop`)
@@ -219,20 +278,34 @@ func hostLost(t *testing.T, size lost) {
 		return err == nil && app.Following == "watching"
 	})
 
-	records := map[string]moment{} // by word
-	note := func(word string) { records[word] = moment{word, first.look(), a.files(t)} }
+	records := map[string]*moment{} // by word
+	note := func(word string) {
+		records[word] = &moment{word: word, dbs: first.look(), files: a.files(t)}
+		if size.whole {
+			records[word].low = first.transactions()
+		}
+	}
+	endLoad := func() {}
+	if size.whole {
+		endLoad = first.load()
+	}
 	note("zero")
 	h := hooks{t, first.d, "claude-code", a.ws}
 	rnd := testkit.Rand(t, "moment")
 	var promised []ipc.CheckpointID
+	last := "zero"
 	for n := range size.turns {
 		h.run(h.claude("UserPromptSubmit", `,"prompt":"go"`))
 		think(t, first.d, n)
+		if size.whole {
+			records[last].top = first.transactions()
+		}
 		if n == size.turns-1 { // the last turn ends with the host, at whatever it is at
 			time.AfterFunc(time.Duration(rnd.IntN(1000))*time.Millisecond, func() { _ = first.d.cmd.Process.Kill() })
 		}
 		h.run(h.edit("PreToolUse", n))
 		word := fmt.Sprint("word-", n)
+		last = word
 		a.set(t, word)
 		first.set(word)
 		note(word)
@@ -254,9 +327,10 @@ func hostLost(t *testing.T, size lost) {
 	}
 	first.d.cmd.Wait()
 	first.d.cmd = nil
+	endLoad()
 	first.lose(a.addr)
 
-	second := newMachine(t, env)
+	second := newMachine(t, env, size.whole)
 	there := &testApp{d: second.d, ws: filepath.Join(second.d.dir, "shop"), addr: a.addr}
 	clone := func(more ...string) ipc.CloneResult {
 		t.Helper()
@@ -277,6 +351,11 @@ func hostLost(t *testing.T, size lost) {
 		case len(res.Lacks) > 0 || !res.Rollback.Verification.Match || len(res.Rollback.Verification.Layers) != 5:
 			t.Fatalf("%+v", res)
 		}
+		if n := 0; size.whole {
+			if n = second.transactions(); n < want.low || n > want.top {
+				t.Errorf("%s: %d transactions, and there were from %d to %d", want.word, n, want.low, want.top)
+			}
+		}
 		sameListing(t, "the files of "+want.word, there.files(t), want.files)
 		return res
 	}
@@ -289,19 +368,19 @@ func hostLost(t *testing.T, size lost) {
 	}
 	olds := slices.Clone(promised)
 	rnd.Shuffle(len(olds), func(i, j int) { olds[i], olds[j] = olds[j], olds[i] })
-	last := time.Time{}
+	until := time.Time{}
 	for _, id := range append(olds[:min(size.older, len(olds))], promised[len(promised)-1]) {
 		res := clone("--at", string(id))
 		if res.Checkpoint != id {
 			t.Errorf("asked for %s, and was given %s", id, res.Checkpoint)
 		}
-		last = res.MadeAt
+		until = res.MadeAt
 		remove()
 	}
 
 	// The newest, and work goes on there.
-	if res := clone("--take-over"); res.MadeAt.Before(last) {
-		t.Errorf("the remote promised a checkpoint of %s, and the newest that came back is of %s", last, res.MadeAt)
+	if res := clone("--take-over"); res.MadeAt.Before(until) {
+		t.Errorf("the remote promised a checkpoint of %s, and the newest that came back is of %s", until, res.MadeAt)
 	}
 	there.set(t, "later")
 	second.set("later")

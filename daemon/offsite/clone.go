@@ -247,16 +247,26 @@ func (c *cloning) databases(there []ipc.Database, parts []remote.Part) (here []i
 		}
 	}
 	for _, db := range there {
-		if !slices.ContainsFunc(parts, func(p remote.Part) bool { return p.Layer == layer.DbLayer(db) }) {
+		at := slices.IndexFunc(parts, func(p remote.Part) bool { return p.Layer == layer.DbLayer(db) })
+		if at < 0 {
 			c.res.Lacks = append(c.res.Lacks, fmt.Sprintf("The database %s is not made: the checkpoint on the remote does not have it.", db.Name))
 			continue
-		}
-		if i := slices.IndexFunc(c.req.Databases, func(d ipc.Database) bool { return d.Name == db.Name }); i >= 0 {
-			db.DSN = c.req.Databases[i].DSN
 		}
 		db.DataDir, db.Unit, db.Mode, db.Chosen, db.Why = "", "", "", "", ""
 		if db.Driver == "postgres" {
 			db.Mode = "logical"
+		}
+		var named ipc.Database
+		if i := slices.IndexFunc(c.req.Databases, func(d ipc.Database) bool { return d.Name == db.Name }); i >= 0 {
+			named = c.req.Databases[i]
+			db.DSN = named.DSN
+		}
+		if parts[at].Portable.Driver == snap.WholeCluster {
+			if named.DataDir == "" {
+				return nil, errs.New(errs.Invalid, "", "the checkpoint has the whole cluster of the database %s, and this host's cluster that it is to replace is not named", db.Name).
+					WithHint("make an empty cluster of the same version of PostgreSQL, and name it: --db '%s=postgres:///%s#mode=physical&data_dir=DIR&unit=UNIT'", db.Name, db.Name)
+			}
+			db.Mode, db.DataDir, db.Unit = "physical", named.DataDir, named.Unit
 		}
 		if db.Driver == "sqlite" && filepath.IsAbs(db.DSN) {
 			if rel, ok := strings.CutPrefix(db.DSN, c.text.App.Workspace+"/"); ok {

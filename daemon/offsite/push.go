@@ -255,7 +255,7 @@ func (s *Service) send(ctx context.Context, a *app.App, t *target, cp store.Chec
 	if err != nil {
 		return err
 	}
-	out, release, err := s.export(ctx, a, t, cp)
+	out, more, release, err := s.export(ctx, a, t, cp)
 	defer release()
 	if err == nil {
 		err = s.opt.Failpoint.At("push: exported")
@@ -266,7 +266,7 @@ func (s *Service) send(ctx context.Context, a *app.App, t *target, cp store.Chec
 		}
 		return err
 	}
-	if _, err := place.Push(ctx, contents, out); err != nil {
+	if _, err := place.Push(ctx, objects{more, contents}, out); err != nil {
 		return err
 	}
 	t.mu.Lock()
@@ -276,8 +276,25 @@ func (s *Service) send(ctx context.Context, a *app.App, t *target, cp store.Chec
 	return nil
 }
 
-// export returns a checkpoint as it is sent. Its objects stay in the content store until release is called, which is never nil.
-func (s *Service) export(ctx context.Context, a *app.App, t *target, cp store.Checkpoint) (out remote.Checkpoint, release func(), err error) {
+// objects are those of a checkpoint: in the content store, and of snapshots that are not there.
+type objects struct {
+	more  []snap.Contents
+	store remote.Objects
+}
+
+// Object implements remote.Objects.
+func (o objects) Object(h snap.Hash) (data []byte, refs []snap.Hash, node bool, err error) {
+	for _, c := range o.more {
+		if data, refs, node, err = c.Object(h); errs.KindOf(err) != errs.NotFound {
+			return data, refs, node, err
+		}
+	}
+	return o.store.Object(h)
+}
+
+// export returns a checkpoint as it is sent, and the contents of those of its snapshots that are not in the content store. All of it stays
+// until release is called, which is never nil.
+func (s *Service) export(ctx context.Context, a *app.App, t *target, cp store.Checkpoint) (out remote.Checkpoint, more []snap.Contents, release func(), err error) {
 	var held []func()
 	release = func() {
 		for _, f := range held {
@@ -295,9 +312,12 @@ func (s *Service) export(ctx context.Context, a *app.App, t *target, cp store.Ch
 		}
 		p, done, err := carrier.Export(ctx, sn.ID)
 		if err != nil {
-			return out, release, &layer.Error{Layer: layer.Layer{Name: sn.Layer}, Err: err}
+			return out, nil, release, &layer.Error{Layer: layer.Layer{Name: sn.Layer}, Err: err}
 		}
 		held = append(held, done)
+		if p.Contents != nil {
+			more = append(more, p.Contents)
+		}
 		parts = append(parts, remote.Part{Layer: sn.Layer, Portable: p})
 		about.Layers = append(about.Layers, layerText{sn.Layer, sn.Driver, sn.Position, sn.Quiesced})
 	}
@@ -310,7 +330,7 @@ func (s *Service) export(ctx context.Context, a *app.App, t *target, cp store.Ch
 	if out.About, err = json.Marshal(about); err == nil {
 		out.App, err = json.Marshal(appText{a.Rec().App, t.record().RemotePlace, runtime.GOARCH, s.opt.Version})
 	}
-	return out, release, err
+	return out, more, release, err
 }
 
 // carrierOf returns what exports a snapshot, or why nothing does, as a sentence.

@@ -20,16 +20,16 @@ import (
 
 // openTurn is a turn that has not ended. Tracker.mu guards its fields.
 type openTurn struct {
-	Rec    store.Turn
-	ref    *string          // the git commit at the turn's start
-	dbs    []store.Snapshot // the databases at the turn's start, until a checkpoint refers to them
-	before []store.Snapshot // the same, until the turn ends
-	took   time.Duration    // how long they took to capture
-	lacks  []string         // warnings about these snapshots
-	ready  chan struct{}    // closed once dbs is set
-	began    time.Time // when the turn's position in the journal was taken
-	captured time.Time // when the last of dbs was captured
-	wrote    time.Time // when the turn's first write to files was seen; zero: none was
+	Rec      store.Turn
+	ref      *string          // the git commit at the turn's start
+	dbs      []store.Snapshot // the databases at the turn's start, until a checkpoint refers to them
+	before   []store.Snapshot // the same, until the turn ends
+	took     time.Duration    // how long they took to capture
+	lacks    []string         // warnings about these snapshots
+	ready    chan struct{}    // closed once dbs is set
+	began    time.Time        // when the turn's position in the journal was taken
+	captured time.Time        // when the last of dbs was captured
+	wrote    time.Time        // when the turn's first write to files was seen; zero: none was
 	// running and healthy are the app's state at the turn's start; nil if unknown.
 	running, healthy *bool
 	late             bool // a call began before dbs was set

@@ -205,6 +205,9 @@ func verify(kind byte, h Hash, refs []Hash, data []byte) error {
 	return nil
 }
 
+// BlobHash returns the hash of a blob.
+func BlobHash(p []byte) Hash { return blobHash(p) }
+
 func blobHash(p []byte) Hash { return blake3.Sum256(p) }
 
 // NodeHash returns the hash of the node that [Batch.Node] stores for p and refs.

@@ -150,7 +150,7 @@ func Choose(ctx context.Context, cfg Config) (o Outcome, err error) {
 
 func (cfg Config) physical() (*physical.Driver, error) {
 	c := *cfg.Cluster
-	c.App, c.Name, c.DSN, c.StateDir, c.Failpoint = cfg.App, cfg.Name, cfg.DSN, cfg.dir(Physical), cfg.Failpoint
+	c.App, c.Name, c.DSN, c.StateDir, c.Failpoint, c.Objects = cfg.App, cfg.Name, cfg.DSN, cfg.dir(Physical), cfg.Failpoint, cfg.Store
 	return physical.New(c)
 }
 
@@ -291,7 +291,7 @@ func (d *Driver) Answers(ctx context.Context) error {
 	return err
 }
 
-// Transporter returns the mode's driver if it is a Transporter: in logical mode.
+// Transporter returns the mode's driver as a Transporter.
 func (d *Driver) Transporter() (snap.Transporter, bool) { return snap.TransporterOf(d.Driver) }
 
 // ServerSource returns the mode's driver if it is a ServerSource.

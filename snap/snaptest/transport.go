@@ -1,9 +1,17 @@
 package snaptest
 
 import (
+	"testing"
+
 	"mulligan/errs"
 	"mulligan/snap"
 )
+
+// Receiver is a Subject whose exported snapshots have contents that are in no content store.
+type Receiver interface {
+	// Receive puts the contents of p to where Import reads.
+	Receive(t *testing.T, p snap.Portable)
+}
 
 // transport checks that an exported snapshot can be imported under another id, and is then a snapshot of its own with the same
 // state; and that Import refuses what is not of its kind, damaged or not in the store.
@@ -21,6 +29,9 @@ func transport(h *harness) {
 	p, release, err := d.Export(h.ctx, first.ID)
 	h.must("Export", err)
 	h.delete(first) // what is exported stays until it is released
+	if p.Contents != nil {
+		h.subject.(Receiver).Receive(h.t, p)
+	}
 	second := first
 	second.ID = h.snapshotID()
 	second.Snapshot, err = d.Import(h.ctx, p, second.ID)

@@ -12,6 +12,7 @@ import (
 	"mulligan/snap/postgres/physical/asowner"
 	"mulligan/snap/postgres/physical/contents"
 	"mulligan/snap/postgres/physical/pgserver"
+	"mulligan/snap/postgres/physical/replay"
 	"mulligan/snap/postgres/physical/session"
 	"mulligan/snap/postgres/physical/wal"
 )
@@ -71,6 +72,7 @@ func (fks *forks) branch(ctx context.Context, r raw, f facts, fk *fork) error {
 		return errs.New(errs.Corrupt, "", "the kept files of snapshot %s are damaged", r.ID).WithHint("use another checkpoint")
 	}
 	was, err := fks.programs.ReadControl(ctx, dir)
+	f.System = was.System // the snapshot may be of another cluster than the live one: from a remote
 	if err == nil {
 		err = fks.equip(ctx, r.Conf, dir)
 	}
@@ -114,9 +116,14 @@ func (fks *forks) grow(ctx context.Context, m marker, f facts, b wal.Base, fk *f
 	if err == nil {
 		err = fks.failpoint.At("fork: replay")
 	}
+	var was pgserver.Control
+	if err == nil {
+		was, err = fks.programs.ReadControl(ctx, dir)
+	}
 	if err != nil {
 		return err
 	}
+	f.System = was.System // the live one may be of a remote, and the marker from before that
 	return fks.promote(ctx, m, f, fk)
 }
 
@@ -128,7 +135,7 @@ func (fks *forks) promote(ctx context.Context, m marker, f facts, fk *fork) erro
 		return err
 	}
 	err = fks.look(ctx, s, m, f, fk)
-	if e := s.end(ctx, err == nil); err == nil {
+	if e := s.End(ctx, err == nil); err == nil {
 		err = e
 	}
 	if err == nil {
@@ -141,8 +148,8 @@ func (fks *forks) promote(ctx context.Context, m marker, f facts, fk *fork) erro
 }
 
 // look checks the fork's timeline, makes the replication slot if necessary, and reads the contents of the fork.
-func (fks *forks) look(ctx context.Context, s *forkServer, m marker, f facts, fk *fork) error {
-	now, err := s.timeline(ctx)
+func (fks *forks) look(ctx context.Context, s *replay.Server, m marker, f facts, fk *fork) error {
+	now, err := s.Timeline(ctx)
 	if err != nil {
 		return err
 	}
@@ -150,11 +157,11 @@ func (fks *forks) look(ctx context.Context, s *forkServer, m marker, f facts, fk
 		return errs.New(errs.Internal, "", "the fork of timeline %d is on timeline %d", m.TLI, now)
 	}
 	if !fks.archive.filledBy(f) && !fks.slotless {
-		if err := s.makeSlot(ctx); err != nil {
+		if err := s.Run(ctx, makeSlot); err != nil {
 			return err
 		}
 	}
-	fk.Contents, err = contents.Read(ctx, s.connect, fks.digestLimit)
+	fk.Contents, err = contents.Read(ctx, s.Connect, fks.digestLimit)
 	return err
 }
 
@@ -225,11 +232,11 @@ func (fks *forks) read(ctx context.Context, m marker, f facts, dir string, read 
 	}
 	err = pgserver.Await(ctx, func() (bool, error) {
 		select {
-		case <-s.done:
-			return false, s.died(ctx)
+		case <-s.Ended():
+			return false, s.Died(ctx)
 		default:
 		}
-		c, err := s.connect(ctx, "postgres")
+		c, err := s.Connect(ctx, "postgres")
 		if err != nil {
 			return false, err
 		}
@@ -239,9 +246,9 @@ func (fks *forks) read(ctx context.Context, m marker, f facts, dir string, read 
 		return state == "paused", err // the server has reached the marker
 	})
 	if err == nil {
-		err = read(s.connect)
+		err = read(s.Connect)
 	}
-	return errs.Also(err, s.end(context.WithoutCancel(ctx), false))
+	return errs.Also(err, s.End(context.WithoutCancel(ctx), false))
 }
 
 // clone makes a folder whose server, once started, replays the log from b up to m.

@@ -19,6 +19,7 @@ import (
 	"mulligan/snap"
 	"mulligan/snap/postgres/physical/asowner"
 	"mulligan/snap/postgres/physical/pgserver"
+	"mulligan/snap/postgres/physical/replay"
 	"mulligan/snap/postgres/physical/wal"
 	"mulligan/testkit"
 )
@@ -212,6 +213,7 @@ func TestFifos(t *testing.T) {
 	check(t, d.records.put("bases", base, wal.Base{ID: base, TLI: 1}))
 	ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
 	defer cancel()
+	forked := &replay.Server{Programs: d.forks.programs, Log: d.store.path("fork.log")}
 	for name, do := range map[string]func() error{
 		"the server's state": func() error { return errors.New(d.server.Status(ctx, d.cfg.DataDir) + "is nothing") },
 		"its version":        func() error { _, err := pgserver.VersionOf(ctx, d.cfg.Owner, d.cfg.DataDir); return err },
@@ -229,8 +231,8 @@ func TestFifos(t *testing.T) {
 		"a file that is written": func() error {
 			return d.store.arrange(ctx, asowner.Arrangement{Dir: d.cfg.DataDir, Files: map[string][]byte{"backup_label": nil}})
 		},
-		"the log of a fork": func() error { return (&forkServer{store: d.store}).died(ctx) },
-		"its beginning":     func() error { return (&forkServer{store: d.store}).run(ctx) },
+		"the log of a fork": func() error { return forked.Died(ctx) },
+		"its beginning":     func() error { return forked.Start(ctx, nil) },
 		"the claim":         func() error { _, err := d.store.claim(ctx); return err },
 	} {
 		err := do()

@@ -17,6 +17,7 @@ import (
 	"mulligan/privsep"
 	"mulligan/snap"
 	"mulligan/snap/database"
+	"mulligan/snap/postgres/physical/carried"
 	"mulligan/snap/postgres/physical/pgserver"
 )
 
@@ -43,7 +44,9 @@ type Config struct {
 	// Default: 64 MiB; negative: never.
 	DigestLimit int64
 	Failpoint   failpoint.Hook // for tests: called before each long step
-	Log         *slog.Logger   // slog.Default() if nil
+	// Objects is the content store from which Import reads; nil: nothing can be imported.
+	Objects carried.Objects
+	Log     *slog.Logger // slog.Default() if nil
 }
 
 // Driver captures and restores one cluster. Its methods form the interface to other packages; the pieces do the work, and
@@ -59,6 +62,7 @@ var (
 	_ snap.LiveCapturer    = (*Driver)(nil)
 	_ snap.Salvager        = (*Driver)(nil)
 	_ snap.LeftoverDropper = (*Driver)(nil)
+	_ snap.Transporter     = (*Driver)(nil)
 )
 
 // New returns a driver. It does not access the cluster.

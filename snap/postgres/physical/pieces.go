@@ -23,6 +23,7 @@ type pieces struct {
 	raws      *raws
 	retention *retention
 	marks     *markWriter
+	carry     *carrier
 }
 
 // assemble makes the pieces of a driver. cfg must be complete.
@@ -39,7 +40,8 @@ func assemble(cfg Config) *pieces {
 	p.forks = &forks{store: p.store, records: p.records, archive: p.archive, bases: p.bases, programs: programs,
 		folder: "forks", failpoint: cfg.Failpoint, digestLimit: cfg.DigestLimit}
 	p.raws = &raws{store: p.store, server: p.server, failpoint: cfg.Failpoint, log: cfg.Log}
-	p.retention = &retention{store: p.store, records: p.records, server: p.server, archive: p.archive, bases: p.bases, failpoint: cfg.Failpoint}
+	p.carry = &carrier{}
+	p.retention = &retention{carry: p.carry, store: p.store, records: p.records, server: p.server, archive: p.archive, bases: p.bases, failpoint: cfg.Failpoint}
 	p.marks = &markWriter{server: p.server, records: p.records, bases: p.bases}
 	return p
 }

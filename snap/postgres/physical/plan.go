@@ -92,5 +92,5 @@ func (p *plan) targetHash() snap.Hash {
 	if p.RawTarget != nil {
 		return p.RawTarget.Hash
 	}
-	return stateHash(p.System, p.Fork.End.TLI, p.Fork.End.Checkpoint, p.Digest)
+	return stateHash(p.Fork.End.System, p.Fork.End.TLI, p.Fork.End.Checkpoint, p.Digest)
 }

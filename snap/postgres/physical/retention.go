@@ -20,6 +20,7 @@ type retention struct {
 	server    *server
 	archive   *archive
 	bases     *bases
+	carry     *carrier
 	failpoint failpoint.Hook
 }
 
@@ -57,6 +58,12 @@ func (rt *retention) hold(ctx context.Context, without ...snap.SnapshotID) (h ho
 	}
 	for _, p := range plans {
 		h.open = append(h.open, p.From, p.Fork.place())
+	}
+	sent, _ := rt.carry.holding()
+	for _, m := range sent {
+		if err := rt.holdUpTo(ctx, &h, m.ID, m.TLI, m.LSN); err != nil {
+			return h, err
+		}
 	}
 	for _, m := range all {
 		if slices.Contains(without, m.ID) {
@@ -164,7 +171,7 @@ type garbage struct {
 // unneeded returns what is not needed. last means that the last marker is being deleted: then nothing is needed, not even for
 // later markers.
 func (rt *retention) unneeded(ctx context.Context, h holdings, last bool) (g garbage, err error) {
-	if last {
+	if sent, _ := rt.carry.holding(); last && len(sent) == 0 {
 		h.from, h.open, h.blind = nil, nil, false
 	}
 	if p := rt.bases.copying.Load(); p != nil {
@@ -256,8 +263,13 @@ func (rt *retention) discard(ctx context.Context, g garbage) error {
 			return err
 		}
 	}
+	_, sent := rt.carry.holding()
 	for _, r := range g.raws {
-		if err := errors.Join(rt.records.drop("raws", string(r.ID)), rt.store.remove(ctx, rt.paths(garbage{raws: []raw{r}})...)); err != nil {
+		err := rt.records.drop("raws", string(r.ID))
+		if err == nil && !slices.Contains(sent, r.Dir) { // else a sweep removes it
+			err = rt.store.remove(ctx, rt.paths(garbage{raws: []raw{r}})...)
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -286,6 +298,10 @@ func (rt *retention) sweepStore(ctx context.Context) error {
 	raws, err4 := rt.records.raws()
 	if err := errors.Join(err1, err2, err3, err4); err != nil {
 		return err
+	}
+	_, sent := rt.carry.holding()
+	for _, dir := range sent {
+		known = append(known, "raws/"+dir)
 	}
 	for _, r := range raws {
 		known = append(known, "raws/"+r.Dir)

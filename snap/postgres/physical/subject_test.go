@@ -103,7 +103,7 @@ func newSubject(t testing.TB, o options) *subject {
 	uid, gid := c.Owner()
 	owner := privsep.User{UID: uid, GID: gid}
 	s := &subject{Cluster: c, cfg: Config{
-		App: "app-1", Name: "main", DSN: c.DSN("app"), DataDir: c.DataDir, StateDir: stateDir(t, o), Bin: c.Bin, Owner: owner,
+		App: "app-1", Name: "main", DSN: c.DSN("app"), DataDir: c.DataDir, StateDir: stateDir(t, o), Bin: c.Bin, Owner: owner, Objects: bucket{},
 		Server: pgserver.PgCtl{Bin: c.Bin, DataDir: c.DataDir, Log: c.Log, Owner: owner},
 	}}
 	s.cfg.Failpoint = s.failpoint
