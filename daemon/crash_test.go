@@ -36,6 +36,7 @@ type fate struct {
 	Waits   bool   // it does not die at its step, but says that it is there and waits for a line; then its operation may fail
 	Kind    string // count steps of this kind only; "": all
 	Clone   ipc.CloneRequest
+	Fetch   ipc.FetchRequest
 }
 
 // operations are those that are cut short.
@@ -116,6 +117,8 @@ func (f fate) run(ctx context.Context, d *daemon.Daemon) (err error) {
 		_, err = d.Push(ctx, root, "shop", ipc.PushRequest{Wait: true})
 	case "clone":
 		_, err = d.Clone(ctx, root, f.Clone)
+	case "fetch":
+		_, err = d.Fetch(ctx, root, "shop", f.Fetch)
 	case "fork":
 		_, err = d.Fork(ctx, root, "shop", ipc.ForkRequest{CheckpointID: f.Target, Name: f.Name, Count: f.Count})
 	case "keep":

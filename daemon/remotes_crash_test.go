@@ -12,6 +12,7 @@ import (
 	"github.com/minio/minio-go/v7/pkg/credentials"
 
 	"mulligan/daemon"
+	"mulligan/errs"
 	"mulligan/ipc"
 	"mulligan/remote"
 	"mulligan/remote/identity"
@@ -160,4 +161,108 @@ func TestCloneKilled(t *testing.T) {
 		second.close(t, d)
 	}
 	t.Logf("%d clones were finished, %d dropped", made, dropped)
+}
+
+// TestFetch: checkpoints that this host has no more are told to be on the remote alone, come back with the identity, and can be gone to. Daemons are
+// killed at the steps of fetching: afterwards it is here, or can be fetched again.
+func TestFetch(t *testing.T) {
+	b, w := newBucket(t), newWorld(t, nil)
+	d := w.open(t)
+	b.add(t, d)
+	var ids []ipc.CheckpointID
+	for _, word := range []string{"one", "two", "three"} {
+		w.set(t, word)
+		cp, err := d.Create(t.Context(), root, "shop", ipc.CreateRequest{Pinned: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids = append(ids, cp.ID)
+	}
+	caughtUp(t, d)
+	drop := func(id ipc.CheckpointID) {
+		t.Helper()
+		_, err := d.Pin(t.Context(), root, "shop", id, false)
+		if err == nil {
+			err = d.Delete(t.Context(), root, "shop", id)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	drop(ids[0])
+	drop(ids[1])
+	only := func(want ...ipc.CheckpointID) {
+		t.Helper()
+		var list ipc.CheckpointList
+		if err := d.LocateAll(t.Context(), root, "shop", &list); err != nil {
+			t.Fatal(err)
+		}
+		var got []ipc.CheckpointID
+		for _, cp := range list.RemoteOnly {
+			if got = append(got, cp.ID); cp.Location != ipc.LocationRemote {
+				t.Errorf("%+v", cp)
+			}
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("on the remote alone are %v, not %v", got, want)
+		}
+	}
+	only(ids[1], ids[0])
+	if _, err := d.Rollback(t.Context(), root, "shop", ids[0], ipc.RollbackRequest{}, nil); errs.KindOf(err) != errs.NotFound {
+		t.Errorf("a rollback to what is not here: %v", err)
+	}
+	other, _, err := identity.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, try := range []struct {
+		req  ipc.FetchRequest
+		kind errs.Kind
+	}{
+		{ipc.FetchRequest{Checkpoint: ids[0], Identity: other}, errs.Denied},
+		{ipc.FetchRequest{Checkpoint: ids[0]}, errs.Invalid},
+		{ipc.FetchRequest{Checkpoint: "cp-ffffffffffff", Identity: b.identity}, errs.NotFound},
+		{ipc.FetchRequest{Checkpoint: ids[0], Identity: b.identity, Remote: "other"}, errs.NotFound},
+	} {
+		if _, err := d.Fetch(t.Context(), root, "shop", try.req); errs.KindOf(err) != try.kind {
+			t.Errorf("%+v: %v", try.req, err)
+		}
+	}
+	back := func(id ipc.CheckpointID, want string) {
+		t.Helper()
+		cp, err := d.Fetch(t.Context(), root, "shop", ipc.FetchRequest{Checkpoint: id[:10], Identity: b.identity})
+		if err != nil || cp.ID != id || cp.Location != ipc.LocationBoth {
+			t.Fatalf("%+v %v", cp, err)
+		}
+		goBack(t, d, id, ipc.RollbackRequest{})
+		if word, err := w.oneWord(); err != nil || word != want {
+			t.Fatalf("%q %v", word, err)
+		}
+	}
+	back(ids[0], "one")
+	only(ids[1])
+	w.close(t, d)
+
+	r := &round{world: w, plan: fate{State: w.state(), Do: "fetch", Fetch: ipc.FetchRequest{Checkpoint: ids[1], Identity: b.identity}}}
+	names, _, _ := r.victim(t, 0, 0)
+	if len(names) < 4 {
+		t.Fatalf("fetching has the steps %v", names)
+	}
+	for _, i := range testkit.Sample(t, "steps of a fetch", len(names), 2) {
+		d = w.open(t)
+		if _, err := d.Checkpoint(t.Context(), root, "shop", ids[1]); err == nil {
+			drop(ids[1])
+		}
+		w.close(t, d)
+		if _, _, killed := r.victim(t, i+1, 0); !killed {
+			t.Logf("fetching did not come to step %d", i+1)
+		}
+		d = w.open(t)
+		if problems := d.Status(root).Problems; len(problems) > 0 {
+			t.Errorf("after %q: %v", names[i], problems)
+		}
+		back(ids[1], "two")
+		goBack(t, d, ids[2], ipc.RollbackRequest{})
+		w.close(t, d)
+	}
 }

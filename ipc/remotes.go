@@ -103,6 +103,13 @@ type PushRequest struct {
 	TakeOver bool `json:"take_over,omitempty"`
 }
 
+// FetchRequest brings a checkpoint from a remote of the app to this host.
+type FetchRequest struct {
+	Checkpoint CheckpointID `json:"checkpoint"`       // or the beginning of its id
+	Remote     string       `json:"remote,omitempty"` // empty: any of them
+	Identity   string       `json:"identity"`         // text of an identity file
+}
+
 // CloneRequest makes an app on this host from a remote.
 type CloneRequest struct {
 	URL      string `json:"url"`
@@ -169,6 +176,11 @@ func (c *Client) RemoveRemote(ctx context.Context, app, name string) error {
 // Push sends checkpoints to the app's remotes.
 func (c *Client) Push(ctx context.Context, app string, req PushRequest) (RemoteList, error) {
 	return askApp[RemoteList](ctx, c, http.MethodPost, app, nil, req, "push")
+}
+
+// Fetch brings a checkpoint from a remote of the app to this host.
+func (c *Client) Fetch(ctx context.Context, app string, req FetchRequest) (Checkpoint, error) {
+	return askApp[Checkpoint](ctx, c, http.MethodPost, app, nil, req, "fetch")
 }
 
 // Clone makes an app from a remote.

@@ -231,7 +231,7 @@ type Checkpoint struct {
 	CalledOff bool `json:"called_off,omitempty"`
 	// Inferred marks a checkpoint of a turn that nobody announced.
 	Inferred bool `json:"inferred,omitempty"`
-	// Location says where a checkpoint of an app with remotes is: LocationHere or LocationBoth. "" if the app has none.
+	// Location says where a checkpoint of an app with remotes is: LocationHere, LocationBoth or LocationRemote. "" if the app has none.
 	Location string `json:"location,omitempty"`
 	// RollbackTo of the safety checkpoint of a rollback is the checkpoint that the rollback went to, and RollbackTitle what people call
 	// that one: the title of its turn, or else its notes. It is empty if that checkpoint has neither, or is gone.
@@ -257,6 +257,8 @@ const (
 const (
 	LocationHere = "here" // only on this host
 	LocationBoth = "both" // on this host, and whole on a remote
+	// LocationRemote is a checkpoint that this host sent to a remote and has no more.
+	LocationRemote = "remote"
 )
 
 // VolumeSnapshot is the part of a checkpoint that is a volume.
@@ -296,7 +298,9 @@ type CheckpointQuery struct {
 
 // CheckpointList is a list of checkpoints, newest first.
 type CheckpointList struct {
-	Checkpoints  []Checkpoint `json:"checkpoints"`
+	Checkpoints []Checkpoint `json:"checkpoints"`
+	// RemoteOnly are those that this host sent to remotes and has no more, newest first: they are fetched before a rollback to them.
+	RemoteOnly   []Checkpoint `json:"remote_only,omitempty"`
 	StorageUsage StorageUsage `json:"storage_usage"`
 }
 

@@ -63,6 +63,7 @@ type listOut struct {
 	Checkpoints  []any            `json:"checkpoints"`     // listed, or numbered with details
 	Agent        string           `json:"agent,omitempty"` // whose turns those are that name no agent and no trigger
 	StorageUsage ipc.StorageUsage `json:"storage_usage"`
+	RemoteOnly   int              `json:"remote_only,omitempty"` // number of older ones that are on a remote alone
 	SessionToken string           `json:"session_token"`
 	Next         string           `json:"next"`
 }
@@ -77,6 +78,7 @@ type listed struct {
 	Title   string           `json:"title,omitempty"`   // of the turn that came after it, or else its notes; cut
 	Pinned  bool             `json:"pinned,omitempty"`
 	Damaged bool             `json:"damaged,omitempty"`
+	Where   string           `json:"location,omitempty"` // left out if it is also on a remote, or the app has none
 }
 
 // numbered is a checkpoint with all of its fields.
@@ -94,7 +96,10 @@ const (
 
 // lineOf returns a checkpoint for a list, with a title of at most so many bytes.
 func lineOf(n int, cp ipc.Checkpoint, most int) listed {
-	l := listed{n, cp.ID, cp.CreatedAt.UTC().Format("2006-01-02T15:04:05Z"), cp.Trigger, cp.Agent, cp.Title, cp.Pinned, cp.Damaged != ""}
+	l := listed{n, cp.ID, cp.CreatedAt.UTC().Format("2006-01-02T15:04:05Z"), cp.Trigger, cp.Agent, cp.Title, cp.Pinned, cp.Damaged != "", ""}
+	if cp.Location != ipc.LocationBoth {
+		l.Where = cp.Location
+	}
 	switch {
 	case l.Title != "":
 	case cp.RollbackTitle != "":
@@ -175,7 +180,7 @@ func (t tools) list(ctx context.Context, _ *mcp.CallToolRequest, in listIn) (*mc
 	if in.Before = what.checkpoint; in.Before != "" && !slices.ContainsFunc(l.Checkpoints, func(cp ipc.Checkpoint) bool { return cp.ID == in.Before }) {
 		return nil, listOut{}, failed(errs.New(errs.NotFound, what.tool, "the app has no checkpoint %s", in.Before), what)
 	}
-	out := listOut{Checkpoints: []any{}, StorageUsage: l.StorageUsage, SessionToken: sessionToken(app)}
+	out := listOut{Checkpoints: []any{}, StorageUsage: l.StorageUsage, SessionToken: sessionToken(app), RemoteOnly: len(l.RemoteOnly)}
 	var cps []ipc.Checkpoint
 	var numbers []int
 	more := false

@@ -41,7 +41,15 @@ func Checkpoint(ctx context.Context, l Lister, app, name string) (ipc.Checkpoint
 	case strings.Trim(name, "0123456789") == "":
 		return nthNewest(list.Checkpoints, name)
 	case strings.HasPrefix(name, "cp-"):
-		return byPrefix(list.Checkpoints, name)
+		id, err := byPrefix(list.Checkpoints, name)
+		if errs.KindOf(err) != errs.NotFound {
+			return id, err
+		}
+		if gone, e := byPrefix(list.RemoteOnly, name); e == nil {
+			return "", errs.New(errs.NotFound, op, "checkpoint %s is on a remote alone", gone).
+				WithHint("bring it here first: `mulligan fetch %s --identity FILE`", gone)
+		}
+		return id, err
 	}
 	return byWords(list.Checkpoints, name)
 }

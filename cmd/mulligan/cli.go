@@ -171,10 +171,10 @@ func newRoot(c *cli, args []string) *cobra.Command {
 	})
 	help := newHelp(root)
 	guide.Add(root,
-		guide.Group{Title: "Every day", Commands: []*cobra.Command{c.lasting(newInit(c)), c.lasting(newCreate(c)), newList(c), newUndo(c), newRedo(c), newRollback(c), newRewind(c)}},
+		guide.Group{Title: "Every day", Commands: []*cobra.Command{c.lasting(newInit(c)), c.lasting(newCreate(c)), newList(c), newUndo(c), newRedo(c), c.offsite().WithFetch(newRollback(c)), newRewind(c)}},
 		guide.Group{Title: "Look", Commands: []*cobra.Command{c.lasting(newDiff(c)), newShow(c), newTurns(c), newLog(c), c.lasting(c.offsite().WithRemote(newVerify(c))), newStatus(c), newUI(c)}},
 		guide.Group{Title: "Forks", Commands: []*cobra.Command{c.lasting(newFork(c)), newForks(c), newExec(c), c.lasting(newCompare(c)), c.lasting(newBisect(c)), c.lasting(newKeep(c)), c.lasting(newDrop(c))}},
-		guide.Group{Title: "Other hosts", Commands: []*cobra.Command{offsite.NewRemote(c.offsite()), offsite.NewPush(c.offsite()), offsite.NewClone(c.offsite())}},
+		guide.Group{Title: "Other hosts", Commands: []*cobra.Command{offsite.NewRemote(c.offsite()), offsite.NewPush(c.offsite()), offsite.NewFetch(c.offsite()), offsite.NewClone(c.offsite())}},
 		guide.Group{Title: "Apps and their checkpoints", Commands: []*cobra.Command{newApp(c), newPin(c), newUnpin(c), c.lasting(newDelete(c)), c.lasting(newPrune(c)), c.lasting(newRevert(c))}},
 		guide.Group{Title: "Agents", Commands: []*cobra.Command{newInstall(c), newUninstall(c), newMCP(c), newHook(c)}},
 		guide.Group{Title: "This host", Commands: []*cobra.Command{newDoctor(c), newToken(c), newCompletion(c), newVersion(c), help}},

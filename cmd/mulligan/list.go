@@ -15,6 +15,8 @@ In a pipe, the fields are: checkpoint id, time, trigger, pinned (yes or no), siz
 (what deleting it would free), git commit, notes, title of the turn that it was made for. The notes of one that is damaged
 begin with DAMAGED: mulligan verify says what of it is.
 
+On a terminal, and with --json, those that this host sent to a remote and has no more follow.
+
 What needs attention of the app, as a layer that is held up, is said below the
 table; in a pipe, on standard error.`
 
@@ -58,6 +60,9 @@ func (f *listCmd) run(ctx context.Context) error {
 	}
 	if f.out.JSON {
 		return f.out.PrintJSON(list)
+	}
+	if f.out.Terminal && f.trigger == "" && f.conversation == "" && f.limit == 0 {
+		list.Checkpoints = append(list.Checkpoints, list.RemoteOnly...)
 	}
 	f.out.PrintCheckpoints(list.Checkpoints, f.trigger == "" && f.conversation == "")
 	if f.out.Terminal {

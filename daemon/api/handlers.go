@@ -117,7 +117,9 @@ func (svc *Service) getCheckpoints(w http.ResponseWriter, r *http.Request, who i
 		Trigger: ipc.Trigger(r.URL.Query().Get("trigger")), Limit: limit,
 		Before: ipc.CheckpointID(r.URL.Query().Get("before")), Conversation: r.URL.Query().Get("conversation"),
 	})
-	svc.remotes.Locate(list.Checkpoints...)
+	if err == nil {
+		err = svc.remotes.LocateAll(r.Context(), who, r.PathValue("app"), &list)
+	}
 	return answer(w, http.StatusOK, list, err)
 }
 

@@ -55,6 +55,15 @@ func (h remoteHandlers) postPush(w http.ResponseWriter, r *http.Request, who ipc
 	return answer(w, http.StatusOK, list, err)
 }
 
+func (h remoteHandlers) postFetch(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+	var req ipc.FetchRequest
+	if err := ipc.ReadJSON(r, &req, 0); err != nil {
+		return err
+	}
+	cp, err := h.Fetch(r.Context(), who, r.PathValue("app"), req)
+	return answer(w, http.StatusOK, cp, err)
+}
+
 func (h remoteHandlers) postClone(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
 	var req ipc.CloneRequest
 	if err := ipc.ReadJSON(r, &req, 0); err != nil {

@@ -102,9 +102,10 @@ func (svc *Service) routes() []route {
 		{pattern: "POST " + remotesPath, about: "Add a remote to the app, after a check of what its key can do there", need: manage, local: true, body: ipc.RemoteRequest{}, status: http.StatusCreated,
 			answer: ipc.Remote{}, serve: long(svc.remotes.postRemote), events: eventsOfLong},
 		{pattern: "GET " + remotesPath + "/{remote}", about: "One remote", need: read, answer: ipc.Remote{}, serve: svc.remotes.getRemote},
-		{pattern: "POST " + remotesPath + "/{remote}/check", about: "Check that what this host sent is there", need: read, query: "full", answer: ipc.RemoteCheck{}, serve: long(svc.remotes.postCheck), events: eventsOfLong},
+		{pattern: "POST " + remotesPath + "/{remote}/check", about: "Check that what this host sent is there, and send again what is not", need: write, query: "full", answer: ipc.RemoteCheck{}, serve: long(svc.remotes.postCheck), events: eventsOfLong},
 		{pattern: "DELETE " + remotesPath + "/{remote}", about: "Forget a remote; what was sent stays there", need: manage, status: http.StatusNoContent, serve: long(svc.remotes.deleteRemote), events: eventsOfLong},
 		{pattern: "POST " + appPath + "/push", about: "Send checkpoints to the app's remotes", need: write, body: ipc.PushRequest{}, answer: ipc.RemoteList{}, serve: long(svc.remotes.postPush), events: eventsOfLong},
+		{pattern: "POST " + appPath + "/fetch", about: "Bring a checkpoint from a remote to this host", need: write, local: true, body: ipc.FetchRequest{}, answer: ipc.Checkpoint{}, serve: long(svc.remotes.postFetch), events: eventsOfLong},
 		{pattern: "POST /api/clone", about: "Make an app from a remote", need: manage, local: true, body: ipc.CloneRequest{}, status: http.StatusCreated, answer: ipc.CloneResult{},
 			serve: long(svc.remotes.postClone), events: eventsOfLong},
 

@@ -13,7 +13,6 @@ import (
 
 	"mulligan/daemon/accounts"
 	"mulligan/daemon/app"
-	"mulligan/daemon/checkpoint"
 	"mulligan/daemon/layer"
 	"mulligan/daemon/records"
 	"mulligan/daemon/store"
@@ -129,31 +128,12 @@ func slugOf(h *remote.History) string {
 	return ""
 }
 
-// named returns the checkpoint with an id, or with the only id that begins so.
-func (c *cloning) named(at string) (found *remote.Logged, err error) {
-	found, err = c.hist.Find(at)
-	if err == nil || len(at) < 4 {
-		return found, err
-	}
-	for i := range c.hist.Checkpoints {
-		cp := &c.hist.Checkpoints[i]
-		switch {
-		case !strings.HasPrefix(cp.ID, at):
-		case found != nil && found.ID != cp.ID: // what was sent again is there twice
-			return nil, errs.New(errs.Conflict, "", "%s and %s both begin with %s", found.ID, cp.ID, at).WithHint("write more of the one that is meant")
-		default:
-			found, err = cp, nil
-		}
-	}
-	return found, err
-}
-
 // choose finds the checkpoint that was asked for.
 func (c *cloning) choose() (err error) {
 	if at := string(c.req.Checkpoint); at == "" {
 		c.cp, err = c.hist.Newest()
 	} else {
-		c.cp, err = c.named(at)
+		c.cp, err = named(c.hist, at)
 	}
 	if err != nil {
 		return err
@@ -380,18 +360,12 @@ func (c *cloning) bring(ctx context.Context, t *target, a *app.App) (ipc.Checkpo
 	if err != nil {
 		return "", err
 	}
-	spool := filepath.Join(c.s.apps.StateDir(a.Rec().ID), "fetch")
-	if err := os.MkdirAll(spool, 0o700); err != nil {
-		return "", err
-	}
-	defer os.RemoveAll(spool) // the sweep of the app's folder removes what this leaves
-	snap.Begin(ctx, "fetching "+c.cp.ID)
-	held, err := c.hist.Fetch(ctx, &c.cp.Checkpoint, contents, spool)
+	held, err := c.s.download(ctx, a, c.hist, c.cp, contents)
 	if err != nil {
 		return "", err
 	}
 	defer held.Discard()
-	cp, err := c.imported(ctx, a)
+	cp, err := c.s.imported(ctx, a, c.cp, c.about)
 	if err != nil {
 		return "", err
 	}
@@ -408,51 +382,6 @@ func (c *cloning) bring(ctx context.Context, t *target, a *app.App) (ipc.Checkpo
 		return "", err
 	}
 	return cp.ID, c.s.checkpoints.Record(ctx, a, &cp, "")
-}
-
-// imported returns the checkpoint as it is to be recorded here, with the imported snapshots.
-func (c *cloning) imported(ctx context.Context, a *app.App) (cp store.Checkpoint, err error) {
-	was := c.about.Checkpoint
-	cp.AppID, cp.Ref, cp.Trigger, cp.Quiesced = a.Rec().ID, was.Ref, ipc.TriggerManual, was.Quiesced
-	cp.Running, cp.Healthy, cp.DeployID, cp.Notes = was.Running, was.Healthy, was.DeployID, was.Notes
-	if cp.Notes == nil {
-		cp.Notes = checkpoint.Optional(fmt.Sprintf("%s of %s, made %s", c.cp.ID, c.cp.Host, c.cp.Made.Format("2006-01-02 15:04 UTC")))
-	}
-	cp.Warnings = append(slices.Clone(was.Warnings), c.cp.Left...)
-	parts, err := c.cp.Snapshots()
-	if err != nil {
-		return cp, err
-	}
-	ids, announced := checkpoint.Announced(a, a.Layers())
-	if err := c.s.store.PutDisposals(ctx, announced...); err != nil {
-		return cp, err
-	}
-	for i, l := range a.Layers() {
-		at := slices.IndexFunc(parts, func(p remote.Part) bool { return p.Layer == l.Name })
-		if at < 0 {
-			continue
-		}
-		if err := c.s.opt.Failpoint.At("clone: import " + string(l.Name)); err != nil {
-			return cp, err
-		}
-		carrier, ok := snap.TransporterOf(l.Driver)
-		if !ok {
-			return cp, errs.New(errs.Unsupported, "", "%s (%s) cannot be made from a remote here", l.Name, l.About)
-		}
-		got, err := carrier.Import(ctx, parts[at].Portable, ids[i])
-		if err != nil {
-			return cp, &layer.Error{Layer: l, Err: err}
-		}
-		s := store.Snapshot{Layer: l.Name, ID: got.ID, Driver: got.Driver, Hash: got.Hash, Position: got.Position}
-		for _, t := range c.about.Layers {
-			if t.Layer == l.Name {
-				s.Quiesced, s.Position = t.Quiesced, or(s.Position, t.Position)
-			}
-		}
-		cp.Warnings = append(cp.Warnings, got.Warnings...)
-		cp.Snapshots = append(cp.Snapshots, s)
-	}
-	return cp, nil
 }
 
 var idSyntax = regexp.MustCompile(`^cp-[0-9a-f]{12,64}$`)

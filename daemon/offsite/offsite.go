@@ -47,6 +47,8 @@ type Service struct {
 	wake   chan struct{}
 	naming sync.Mutex // checkpoints from remotes get their ids one after the other
 
+	fetching sync.Mutex // held while a checkpoint is brought to an app that there is
+
 	mu      sync.Mutex
 	targets map[string]*target // by app and name
 }

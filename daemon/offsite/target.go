@@ -84,6 +84,19 @@ func (t *target) sentHere() (ids []ipc.CheckpointID) {
 	return ids
 }
 
+// described returns what the ledger says of the checkpoints that were sent.
+func (t *target) described() (list []aboutText) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, c := range t.status.Sent {
+		var about aboutText
+		if json.Unmarshal(c.About, &about) == nil && string(about.Checkpoint.ID) == c.ID {
+			list = append(list, about)
+		}
+	}
+	return list
+}
+
 // note takes over what the ledger says.
 func (t *target) note(s remote.Status) {
 	t.mu.Lock()

@@ -1,4 +1,4 @@
-// Package offsite has the commands of remotes: remote, push and clone.
+// Package offsite has the commands of remotes: remote, push, fetch and clone.
 package offsite
 
 import (
@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -361,6 +362,82 @@ func NewPush(h Host) *cobra.Command {
 	return h.Lasting(cmd)
 }
 
+const fetchLong = `Bring a checkpoint that is on a remote alone to this host, where it can be restored like any
+other. CP is an id, or the beginning of one: mulligan list shows those that are on a remote
+alone. FILE is the identity of one of the remote's recipients: this host cannot read what it
+sent. A checkpoint that is here already is left as it is.
+
+In a pipe, the field is: the checkpoint's id.`
+
+// NewFetch returns the command fetch.
+func NewFetch(h Host) *cobra.Command {
+	var file, remote string
+	cmd := &cobra.Command{
+		Use:     "fetch CP",
+		Short:   "Bring a checkpoint from a remote to this host",
+		Long:    fetchLong,
+		Example: "  mulligan fetch cp-4f2a --identity shop.key",
+		Args:    h.args(1, 1),
+		RunE: h.about(func(ctx context.Context, client *ipc.Client, app string, args []string) error {
+			cp, err := fetch(ctx, client, app, ipc.FetchRequest{Checkpoint: ipc.CheckpointID(args[0]), Remote: remote}, file)
+			if err != nil {
+				return err
+			}
+			if h.Out.JSON {
+				return h.Out.PrintJSON(cp)
+			}
+			h.Out.Println(string(cp.ID))
+			return nil
+		}),
+	}
+	addIdentity(cmd, &file)
+	cmd.Flags().StringVar(&remote, "remote", "", "only from the remote `NAME`")
+	return h.Lasting(cmd)
+}
+
+func addIdentity(cmd *cobra.Command, file *string) {
+	cmd.Flags().StringVar(file, "identity", "", "the `FILE` of an identity, as mulligan remote key new wrote it")
+}
+
+// readIdentity reads the file of --identity.
+func readIdentity(op, file string) (string, error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return "", &errs.Error{Kind: errs.Invalid, Op: op, Err: err, Hint: "name the file of the remote's identity: --identity FILE"}
+	}
+	return string(text), nil
+}
+
+func fetch(ctx context.Context, client *ipc.Client, app string, req ipc.FetchRequest, file string) (cp ipc.Checkpoint, err error) {
+	if req.Identity, err = readIdentity("fetch", file); err == nil {
+		cp, err = client.Fetch(ctx, app, req)
+	}
+	return cp, err
+}
+
+// WithFetch makes cmd, which takes a checkpoint as its argument, a command that fetches it first if an identity is named. It returns cmd.
+func (h Host) WithFetch(cmd *cobra.Command) *cobra.Command {
+	var file string
+	run := cmd.RunE
+	addIdentity(cmd, &file)
+	cmd.Long = strings.Replace(cmd.Long, "\n\n", "\n\nWith --identity, a checkpoint that is on a remote alone is fetched first (mulligan fetch).\n\n", 1)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if file == "" {
+			return run(cmd, args)
+		}
+		client, app, err := h.Target(cmd.Context())
+		if err != nil {
+			return err
+		}
+		cp, err := fetch(cmd.Context(), client, app, ipc.FetchRequest{Checkpoint: ipc.CheckpointID(args[0])}, file)
+		if err != nil {
+			return err
+		}
+		return run(cmd, []string{string(cp.ID)})
+	}
+	return cmd
+}
+
 const cloneLong = `Make an app on this host from a remote, and take it to a checkpoint: the newest, or the one
 of --at. The host that sent it is not needed. FILE is the identity of one of the remote's
 recipients.
@@ -391,9 +468,9 @@ func NewClone(h Host) *cobra.Command {
 		Args:    h.args(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			const op = "clone"
-			text, err := os.ReadFile(file)
+			text, err := readIdentity(op, file)
 			if err != nil {
-				return &errs.Error{Kind: errs.Invalid, Op: op, Err: err, Hint: "name the file of the remote's identity: --identity FILE"}
+				return err
 			}
 			for _, spec := range dbs {
 				db, err := appfile.ParseDatabase(spec)
@@ -402,7 +479,7 @@ func NewClone(h Host) *cobra.Command {
 				}
 				req.Databases = append(req.Databases, db)
 			}
-			req.URL, req.Identity, req.Source, req.Checkpoint = args[0], string(text), *h.App, ipc.CheckpointID(at)
+			req.URL, req.Identity, req.Source, req.Checkpoint = args[0], text, *h.App, ipc.CheckpointID(at)
 			if req.Endpoint, req.Region, req.BucketKeys, err = s.place(); err != nil {
 				return err
 			}
@@ -423,7 +500,7 @@ func NewClone(h Host) *cobra.Command {
 	}
 	s.add(cmd)
 	f := cmd.Flags()
-	f.StringVar(&file, "identity", "", "the `FILE` of an identity, as mulligan remote key new wrote it")
+	addIdentity(cmd, &file)
 	f.StringVar(&at, "at", "", "the checkpoint to go to: an `ID` on the remote, or its beginning (default: the newest)")
 	f.StringVar(&req.Slug, "slug", "", "the app's short name here (default: as there)")
 	f.StringVar(&req.Owner, "owner", "", "for root: the `USER` whose app it is (default: the one of that name there)")

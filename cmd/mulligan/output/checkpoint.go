@@ -23,7 +23,7 @@ func (p *Printer) PrintCheckpoints(list []ipc.Checkpoint, numbered bool) {
 	n := 0
 	for _, cp := range list {
 		row, number := p.checkpointRow(cp), "-"
-		if !cp.CalledOff {
+		if !cp.CalledOff && cp.Location != ipc.LocationRemote {
 			n++
 			number = strconv.Itoa(n)
 		}
@@ -61,6 +61,9 @@ func (p *Printer) checkpointRow(cp ipc.Checkpoint) []string {
 	}
 	if p.Terminal && cp.Location == ipc.LocationHere {
 		notes += " (not on a remote)"
+	}
+	if cp.Location == ipc.LocationRemote {
+		notes += " (on a remote alone)"
 	}
 	row := []string{
 		p.Text(string(cp.ID)), p.Time(cp.CreatedAt), p.Text(string(cp.Trigger)), pin, p.Size(cp.SizeBytes), ref, notes,
