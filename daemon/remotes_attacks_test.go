@@ -11,8 +11,10 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"mulligan/daemon"
+	"mulligan/errs"
 	"mulligan/ipc"
 	"mulligan/remote/s3test"
 	"mulligan/testkit"
@@ -222,5 +224,26 @@ func TestCloneGivesNoRights(t *testing.T) {
 	}
 	if text, err := os.ReadFile(filepath.Join(dir, "tool")); err != nil || string(text) != "#!/bin/sh\nid\n" {
 		t.Errorf("%q %v", text, err)
+	}
+}
+
+// TestLongMuteServer: a server that takes connections and answers nothing is no remote, which is told within a minute.
+func TestLongMuteServer(t *testing.T) {
+	testkit.NeedLong(t)
+	mute, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer mute.Close()
+	b, w := newIdentity(t), newWorld(t, nil)
+	b.Server = &s3test.Server{Endpoint: "http://" + mute.Addr().String()}
+	d := w.open(t)
+	defer w.close(t, d)
+	began := time.Now()
+	if _, err := d.AddRemote(t.Context(), root, "shop", b.request()); errs.KindOf(err) != errs.Unavailable || !strings.Contains(errs.HintOf(err), "--endpoint") {
+		t.Errorf("%v", err)
+	}
+	if took := time.Since(began); took > time.Minute {
+		t.Errorf("it took %v", took)
 	}
 }

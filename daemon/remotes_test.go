@@ -118,6 +118,11 @@ func TestRemote(t *testing.T) {
 	req := b.clone(second.at)
 	req.Checkpoint = ids[1]
 	req.NoStart = true // its command is of the first world
+	req.LogKey = "0123456789abcdef"
+	if _, err := there.Clone(t.Context(), root, req); errs.KindOf(err) != errs.Denied {
+		t.Errorf("a log with another key: %v", err)
+	}
+	req.LogKey = r.LogKey
 	res, err := there.Clone(t.Context(), root, req)
 	if err != nil {
 		t.Fatal(err)

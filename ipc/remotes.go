@@ -44,7 +44,9 @@ type Remote struct {
 	Keys      string    `json:"keys"` // whose credentials are used: KeysOwn or KeysDaemon
 	Abilities Abilities `json:"abilities"`
 	AddedAt   time.Time `json:"added_at"`
-	State     string    `json:"state"` // RemoteIdle, RemoteSending, RemoteFailing, RemoteLost or RemoteReadOnly
+	// LogKey is the name of the key of the remote's log. A clone of another log has another one.
+	LogKey string `json:"log_key"`
+	State  string `json:"state"` // RemoteIdle, RemoteSending, RemoteFailing, RemoteLost or RemoteReadOnly
 
 	Checkpoints int `json:"checkpoints"` // that this host sent
 	// UpTo is the newest checkpoint that is whole on the remote, and UpToMade the time at which it was made.
@@ -122,6 +124,7 @@ type CloneRequest struct {
 	Dir        string       `json:"dir"`                  // workspace: absolute; it must not exist, or be empty
 	Owner      string       `json:"owner,omitempty"`      // empty: the caller, or for root the owner there
 	Checkpoint CheckpointID `json:"checkpoint,omitempty"` // or the beginning of its id; empty: the newest
+	LogKey     string       `json:"log_key,omitempty"`    // the name that the key of the remote's log must have; empty: any
 	Databases  []Database   `json:"databases,omitempty"`  // replace those of the same names
 	TakeOver   bool         `json:"take_over,omitempty"`  // this host writes to the remote from now on
 	NoStart    bool         `json:"no_start,omitempty"`
@@ -135,6 +138,7 @@ type CloneResult struct {
 	MadeAt     time.Time       `json:"made_at"`    // the checkpoint
 	Host       string          `json:"host"`       // that sent it
 	Remote     string          `json:"remote"`     // name of the app's remote here
+	LogKey     string          `json:"log_key"`    // name of the key of the remote's log
 	Lacks      []string        `json:"lacks"`      // what the app has less than there, in whole sentences
 	Warnings   []string        `json:"warnings"`
 	Rollback   *RollbackResult `json:"rollback"` // null for a dry run

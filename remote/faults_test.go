@@ -2,6 +2,7 @@ package remote
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -10,6 +11,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"mulligan/errs"
 	"mulligan/remote/s3store"
@@ -26,7 +29,18 @@ const (
 	cutOff         // the connection ends before the server is asked
 	lostDone       // the server is asked, and its answer is lost
 	hang           // nothing is answered
+	skewed         // the server finds that the client's clock is wrong
+	exists         // 412, whatever there is
+	refused        // 403
 )
+
+// said are answers of servers that know S3.
+var said = map[fault]struct {
+	status int
+	code   string
+}{
+	skewed: {http.StatusForbidden, "RequestTimeTooSkewed"}, exists: {http.StatusPreconditionFailed, "PreconditionFailed"}, refused: {http.StatusForbidden, "AccessDenied"},
+}
 
 // proxy is a proxy in front of a server, with faults.
 type proxy struct {
@@ -46,7 +60,14 @@ func newProxy(t *testing.T, endpoint string) *proxy {
 	}}
 	end := make(chan struct{})
 	p.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		switch p.fault(r) {
+		f := p.fault(r)
+		if answer, ok := said[f]; ok {
+			w.Header().Set("Content-Type", "application/xml")
+			w.WriteHeader(answer.status)
+			fmt.Fprintf(w, "<Error><Code>%s</Code><Message>said by the test</Message></Error>", answer.code)
+			return
+		}
+		switch f {
 		case busy:
 			w.WriteHeader(http.StatusServiceUnavailable)
 		case cutOff:
@@ -232,4 +253,102 @@ func TestRefusals(t *testing.T) {
 			t.Errorf("endpoint %q: %v", bad, err)
 		}
 	}
+}
+
+// With a key that may not delete, and in a bucket that locks what is put there, all works but the removal of what the check of a remote leaves.
+func TestAppendOnly(t *testing.T) {
+	t.Parallel()
+	for what, endpoint := range map[string]func() string{
+		"a key that cannot delete": func() string {
+			p := newProxy(t, s3test.Start(t).Endpoint)
+			p.fault = func(r *http.Request) fault {
+				if r.Method == http.MethodDelete || r.Method == http.MethodPut && r.Header.Get("If-None-Match") == "" || r.URL.Query().Has("object-lock") {
+					return refused
+				}
+				return none
+			}
+			return p.URL
+		},
+		"a bucket with object lock": func() string { return s3test.StartLocked(t).Endpoint },
+	} {
+		t.Run(what, func(t *testing.T) {
+			h := newHost(t, endpoint())
+			found, err := Probe(t.Context(), h.bucket, h.cfg.Name)
+			must(t, err)
+			if locked := strings.Contains(what, "lock"); found.Lock != locked || found.Delete && !locked {
+				t.Errorf("found %+v", found)
+			}
+			h.write(3, 500)
+			h.push("cp-1")
+			h.write(1, 500)
+			h.push("cp-2")
+			if res, err := h.place.Check(t.Context(), true); err != nil || len(res.Problems) > 0 {
+				t.Errorf("%+v %v", res, err)
+			}
+			other := h.other()
+			must(t, other.place.TakeOver(t.Context()))
+			other.write(1, 500)
+			other.push("cp-3")
+			h.whole("cp-1", "cp-2", "cp-3")
+		})
+	}
+}
+
+// A server that takes the host's clock for wrong, says 412 for no reason, or refuses the key, costs a push that says why; the next one goes on.
+func TestServerSaysNo(t *testing.T) {
+	t.Parallel()
+	p := newProxy(t, s3test.Start(t).Endpoint)
+	h := newHost(t, p.URL)
+	h.write(2, 500)
+	h.push("cp-0")
+	ids := []string{"cp-0"}
+	for _, try := range []struct {
+		f     fault
+		where string
+		says  string
+	}{
+		{skewed, "/packs/", "set this host's clock"}, {skewed, "/log/", "set this host's clock"}, {refused, "/packs/", "AccessDenied"}, {refused, "/log/", "AccessDenied"},
+		{exists, "/packs/", "there is no such object"}, {exists, "/log/", "there is no such object"},
+	} {
+		p.fault = func(r *http.Request) fault {
+			if r.Method == http.MethodPut && strings.Contains(r.URL.Path, try.where) {
+				return try.f
+			}
+			return none
+		}
+		h.write(1, 500)
+		id := fmt.Sprint("cp-", len(ids))
+		cp := h.capture(id)
+		if _, err := h.place.Push(t.Context(), h.store, cp); err == nil || !strings.Contains(errs.Words(err)+errs.HintOf(err), try.says) {
+			t.Errorf("%d at %s: %v; %s", try.f, try.where, err, errs.HintOf(err))
+		}
+		p.fault = func(*http.Request) fault { return none }
+		h.restart(nil)
+		_, err := h.place.Push(t.Context(), h.store, cp)
+		must(t, err)
+		ids = append(ids, id)
+		h.whole(ids...)
+	}
+}
+
+// A server whose disk is full keeps what it has, and the push goes on when there is room.
+func TestServerFull(t *testing.T) {
+	t.Parallel()
+	testkit.Need(t, "root")
+	dir := t.TempDir()
+	must(t, unix.Mount("tmpfs", dir, "tmpfs", 0, "size=1m"))
+	t.Cleanup(func() { must(t, unix.Unmount(dir, unix.MNT_DETACH)) })
+	h := newHost(t, s3test.StartIn(t, dir).Endpoint)
+	h.write(3, 500)
+	h.push("cp-1")
+	h.write(5, 400<<10) // random, so that it takes as much there
+	cp := h.capture("cp-2")
+	if _, err := h.place.Push(t.Context(), h.store, cp); err == nil || !strings.Contains(errs.Words(err), "the remote's server answered") {
+		t.Errorf("the server is full: %v", err)
+	}
+	h.whole("cp-1")
+	must(t, unix.Mount("tmpfs", dir, "tmpfs", unix.MS_REMOUNT, "size=16m"))
+	_, err := h.place.Push(t.Context(), h.store, cp)
+	must(t, err)
+	h.whole("cp-1", "cp-2")
 }

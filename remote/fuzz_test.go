@@ -15,7 +15,7 @@ func FuzzParsers(f *testing.F) {
 	p.add(snap.Hash{2}, []byte("node"), []snap.Hash{{1}}, true)
 	f.Add(p.index)
 	f.Add(p.data[4:])
-	f.Add([]byte(magic + NewName() + "\nsealed"))
+	f.Add([]byte(magic + NewName() + " " + proof(NewKey(), "x", "y", nil) + "\nsealed"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		k := Pack{Index: data}
 		list, err := k.objects()
@@ -29,8 +29,8 @@ func FuzzParsers(f *testing.F) {
 		if rest, refs, err := splitNode(data); err == nil && len(rest)+len(refs)*32 >= len(data) && len(data) > 0 {
 			t.Errorf("%d refs and %d bytes of %d", len(refs), len(rest), len(data))
 		}
-		if writer, _, err := cutEntry(data); err == nil && !isName(writer) {
-			t.Errorf("the writer is %q", writer)
+		if h, err := cutEntry(data); err == nil && !isName(h.writer) {
+			t.Errorf("the writer is %q", h.writer)
 		}
 	})
 }

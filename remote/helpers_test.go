@@ -45,7 +45,7 @@ func newHost(t *testing.T, endpoint string) *host {
 	id, err := age.GenerateX25519Identity()
 	must(t, err)
 	h := &host{t: t, bucket: connect(t, endpoint), id: id, content: map[string][]byte{}}
-	h.cfg = Config{Bucket: h.bucket, Name: NewName(), Writer: NewName(), Host: "first-host", Recipients: []age.Recipient{id.Recipient()},
+	h.cfg = Config{Bucket: h.bucket, Name: NewName(), Writer: NewName(), Host: "first-host", Recipients: []age.Recipient{id.Recipient()}, Key: NewKey(),
 		Ledger: filepath.Join(t.TempDir(), "ledger")}
 	h.store = openStore(t)
 	h.place = NewPlace(h.cfg)

@@ -32,6 +32,8 @@ type History struct {
 	// Warnings say, in whole sentences, what may be missing.
 	Warnings []string
 	lastBad  bool // the newest entry cannot be read
+	// Key is the log's key, which who takes the place over needs.
+	Key []byte
 
 	at map[snap.Hash][]location
 }
@@ -95,6 +97,14 @@ func (r Reader) Read(ctx context.Context) (*History, error) {
 		}
 		next = n + 1
 		e := entries[i]
+		if e != nil && h.Key == nil {
+			h.Key = e.Key
+		}
+		if e != nil && !bytes.Equal(e.Key, h.Key) { // whoever knows a recipient can seal, and does not know the key
+			h.problem("Entry %d of the log was written by somebody who does not have the log's key.", n)
+			e, h.lastBad, prev = nil, true, sum(raw[i])
+			continue
+		}
 		h.lastBad = e == nil
 		if e == nil {
 			h.problem("Entry %d of the log cannot be read: %s.", n, errs.Words(problems[i]))
@@ -119,11 +129,11 @@ func (r Reader) entry(ctx context.Context, name string) (raw []byte, e *entry, e
 	if raw, err = r.Bucket.Get(ctx, name); err != nil {
 		return raw, nil, err
 	}
-	writer, sealed, err := cutEntry(raw)
+	cut, err := cutEntry(raw)
 	if err != nil {
 		return raw, nil, err
 	}
-	body, err := open(sealed, r.Identities)
+	body, err := open(cut.sealed, r.Identities)
 	if err != nil {
 		return raw, nil, err
 	}
@@ -131,8 +141,11 @@ func (r Reader) entry(ctx context.Context, name string) (raw []byte, e *entry, e
 	if err := json.Unmarshal(body, e); err != nil {
 		return raw, nil, &errs.Error{Kind: errs.Corrupt, Message: "the entry is damaged", Err: err}
 	}
-	if e.Place != r.Place || logName(r.Place, e.Seq) != name || e.Writer != writer {
+	if e.Place != r.Place || logName(r.Place, e.Seq) != name || e.Writer != cut.writer {
 		return raw, nil, errs.New(errs.Corrupt, "", "what is there was written as another entry")
+	}
+	if cut.proof != proof(e.Key, name, cut.writer, cut.sealed) {
+		return raw, nil, errs.New(errs.Corrupt, "", "its head is damaged")
 	}
 	return raw, e, nil
 }

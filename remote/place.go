@@ -3,6 +3,10 @@ package remote
 import (
 	"bytes"
 	"context"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -23,6 +27,7 @@ type Config struct {
 	Writer     string // of this host, at this place
 	Host       string // this host's name for people; it is sealed
 	Recipients []age.Recipient
+	Key        []byte // of the log, as NewKey made it for the place
 	Ledger     string // path of the ledger, in a folder that exists
 	Now        func() time.Time
 	Failpoint  failpoint.Hook // for tests
@@ -50,22 +55,53 @@ type entry struct {
 	Host       string      `json:"host"`
 	At         time.Time   `json:"at"`
 	Prev       []byte      `json:"prev"` // hash of the entry before it, as it is in the bucket
+	Key        []byte      `json:"key"`  // of the log
 	TakeOver   bool        `json:"take_over,omitempty"`
 	Packs      []Pack      `json:"packs,omitempty"`
 	Checkpoint *Checkpoint `json:"checkpoint,omitempty"`
 }
 
-// magic begins each entry of the log. The writer's name follows, and a line feed.
+// magic begins each entry of the log. The writer's name follows, a space, what proof returns in hex, and a line feed.
 const magic = "mulligan 1 "
 
-// cutEntry splits an entry's bytes into the name of its writer and what is sealed.
-func cutEntry(data []byte) (writer string, sealed []byte, err error) {
-	head, sealed, ok := bytes.Cut(data, []byte("\n"))
-	writer, is := strings.CutPrefix(string(head), magic)
-	if !ok || !is || !isName(writer) {
-		return "", nil, errs.New(errs.Corrupt, "", "it is not an entry of mulligan's log")
+// NewKey returns a key for a log.
+func NewKey() []byte {
+	p := make([]byte, sha256.Size)
+	rand.Read(p) // never fails
+	return p
+}
+
+// KeyName returns a short name of a log's key, which tells nothing of the key.
+func KeyName(key []byte) string {
+	if len(key) == 0 {
+		return ""
 	}
-	return writer, sealed, nil
+	return hex.EncodeToString(sum(append([]byte("mulligan log key\n"), key...))[:8])
+}
+
+// proof returns what only somebody who has the log's key can compute of an entry.
+func proof(key []byte, name, writer string, sealed []byte) string {
+	h := hmac.New(sha256.New, key)
+	fmt.Fprintf(h, "%s\n%s\n", name, writer)
+	h.Write(sealed)
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+// head is the readable part of an entry.
+type head struct {
+	writer, proof string
+	sealed        []byte
+}
+
+// cutEntry splits an entry's bytes into its head and what is sealed.
+func cutEntry(data []byte) (h head, err error) {
+	line, sealed, ok := bytes.Cut(data, []byte("\n"))
+	rest, is := strings.CutPrefix(string(line), magic)
+	writer, proof, two := strings.Cut(rest, " ")
+	if !ok || !is || !two || !isName(writer) || len(proof) != 2*sha256.Size {
+		return h, errs.New(errs.Corrupt, "", "it is not an entry of mulligan's log")
+	}
+	return head{writer, proof, sealed}, nil
 }
 
 // errOlder is the error of an entry whose number this host has used already: the ledger is older than the log.
@@ -75,7 +111,7 @@ var errOlder = errors.New("the ledger is older than the log")
 func (p *Place) append(ctx context.Context, l *ledger, e entry, sent *Sent) error {
 	e.Place, e.Seq, e.Prev, e.Writer, e.Host = p.cfg.Name, l.next, l.prev, p.cfg.Writer, p.cfg.Host
 	e.At = p.cfg.Now().UTC()
-	e.Packs = l.pending
+	e.Packs, e.Key = l.pending, p.cfg.Key
 	body, err := json.Marshal(e)
 	if err != nil {
 		return errs.Wrap(errs.Internal, "", err)
@@ -84,7 +120,8 @@ func (p *Place) append(ctx context.Context, l *ledger, e entry, sent *Sent) erro
 	if err != nil {
 		return err
 	}
-	data := append([]byte(magic+p.cfg.Writer+"\n"), sealed...)
+	line := magic + p.cfg.Writer + " " + proof(p.cfg.Key, logName(p.cfg.Name, e.Seq), p.cfg.Writer, sealed) + "\n"
+	data := append([]byte(line), sealed...)
 	in := intent{Seq: e.Seq, Sum: sum(data), Size: int64(len(data)), Named: len(l.pending), Sent: sent}
 	if sent != nil {
 		sent.Seq, sent.At = e.Seq, e.At
@@ -126,14 +163,18 @@ func (p *Place) meet(ctx context.Context, l *ledger, seq int64) error {
 		}
 		return errWritten
 	}
-	writer, _, err := cutEntry(data)
+	h, err := cutEntry(data)
 	if err != nil {
 		return errs.Wrap(errs.Corrupt, logName(p.cfg.Name, seq), err)
 	}
-	if writer == p.cfg.Writer {
+	if h.proof != proof(p.cfg.Key, logName(p.cfg.Name, seq), h.writer, h.sealed) {
+		return errs.New(errs.Conflict, "", "entry %d of the remote's log was written by somebody who does not have the log's key: not by mulligan on this host, nor on one that cloned the app", seq).
+			WithHint("find out who can write to the bucket; `mulligan remote add` with another name begins another log")
+	}
+	if h.writer == p.cfg.Writer {
 		return errOlder
 	}
-	if err := l.write(frame{Lost: &Lost{writer, seq, p.cfg.Now().UTC()}}); err != nil {
+	if err := l.write(frame{Lost: &Lost{h.writer, seq, p.cfg.Now().UTC()}}); err != nil {
 		return err
 	}
 	return l.lost.Err()

@@ -18,6 +18,13 @@
 // that it was about to write has lost the place to that writer, and stops. So two hosts never write at once, and it costs nobody
 // a request to know that: the log is the lease. To take the place over is to write the next entry on purpose ([Place.TakeOver]).
 //
+// # Who may write
+//
+// Whoever knows a recipient can seal. So each log has a key, which is in each of its entries, sealed; beside it, an entry has a proof that only
+// who has the key can compute (HMAC-SHA-256). The host that began the log has the key, and so has who read the log with an identity: a host that
+// cloned the app. An entry of anybody else is a problem that is told, is not read, and is no reason to stop writing without a word. Whoever may also
+// delete could begin the whole log anew, with a key of its own: [KeyName] tells two keys apart.
+//
 // # What the host remembers
 //
 // A host cannot read what it sent. Its ledger, a file, notes which objects are in which pack, and which packs an entry names. A ledger

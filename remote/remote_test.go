@@ -226,3 +226,41 @@ func TestPushCutShort(t *testing.T) {
 		h.whole(ids...)
 	}
 }
+
+// Somebody who can write to the bucket and knows the recipient writes entries of the log: none of them is read, all of them are told, and the host
+// does not take it for another one of its kind.
+func TestForgedEntry(t *testing.T) {
+	t.Parallel()
+	server := s3test.Start(t)
+	h := newHost(t, server.Endpoint)
+	h.write(5, 500)
+	h.push("cp-1")
+	forger := h.other()
+	forger.cfg.Key = NewKey()
+	forger.place = NewPlace(forger.cfg)
+	l, err := openLedger(forger.cfg.Ledger, forger.cfg.Name)
+	must(t, err)
+	must(t, forger.place.skipAhead(t.Context(), l)) // it need not be told the number
+	must(t, l.close())
+	forger.write(1, 500)
+	forger.push("cp-forged")
+	hist, err := h.read()
+	must(t, err)
+	if len(hist.Problems) != 1 || !strings.Contains(hist.Problems[0], "does not have the log's key") || len(hist.Checkpoints) != 1 {
+		t.Errorf("%q %+v", hist.Problems, hist.Checkpoints)
+	}
+	if _, err := hist.Newest(); errs.KindOf(err) != errs.Corrupt {
+		t.Errorf("the newest: %v", err)
+	}
+	must(t, h.fetch(hist, "cp-1"))
+	h.write(1, 500)
+	if _, err := h.place.Push(t.Context(), h.store, h.capture("cp-2")); errs.KindOf(err) != errs.Conflict || !strings.Contains(errs.Words(err), "does not have the log's key") {
+		t.Errorf("the host pushes: %v", err)
+	}
+	if st, err := h.place.Status(); err != nil || st.Lost != nil {
+		t.Errorf("the host takes it for another host: %+v %v", st, err)
+	}
+	if name := KeyName(h.cfg.Key); hist.Key == nil || KeyName(hist.Key) != name || name == KeyName(forger.cfg.Key) || len(name) != 16 {
+		t.Errorf("the key's name is %q", name)
+	}
+}

@@ -3,6 +3,7 @@ package offsite
 import (
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/minio/minio-go/v7/pkg/credentials"
 
@@ -24,7 +25,14 @@ type use struct {
 	keys *store.Keys                // nil: the daemon's own
 	as   privsep.User               // who connects with keys
 	may  func(settings.Bucket) bool // whether the daemon's own may be used
+	soon bool                       // somebody waits to hear whether the server answers at all
 }
+
+// A server that is asked for the first time is waited for briefly, each time that it is tried, and tried briefly.
+const (
+	soonWait  = 10 * time.Second
+	soonTries = 2
+)
 
 // open returns the bucket of a place.
 func (s *Service) open(p ipc.RemotePlace, u use) (*s3store.Store, error) {
@@ -34,6 +42,9 @@ func (s *Service) open(p ipc.RemotePlace, u use) (*s3store.Store, error) {
 		return nil, err
 	}
 	cfg := s3store.Config{Bucket: bucket, Prefix: prefix, Endpoint: p.Endpoint, Region: p.Region, Pause: s.opt.UpkeepEvery / 25}
+	if u.soon {
+		cfg.Wait, cfg.Tries = soonWait, soonTries
+	}
 	if u.keys != nil {
 		cfg.Credentials = credentials.NewStaticV4(u.keys.Access, u.keys.Secret, u.keys.Session)
 		if !u.as.IsSelf() {

@@ -114,6 +114,10 @@ func (c *cloning) find(ctx context.Context) error {
 		slices.Sort(found)
 		return errs.New(errs.Conflict, "", "several apps are on the remote: %s", strings.Join(found, ", ")).WithHint("name one with --app; of two with the same name, remove the one that is not meant, or move it to a prefix of its own")
 	}
+	if name := remote.KeyName(c.hist.Key); c.req.LogKey != "" && c.req.LogKey != name {
+		return errs.New(errs.Denied, "", "the log on the remote has the key %s, and not %.64q: it is another log than that of the first host", name, c.req.LogKey).
+			WithHint("`mulligan remote show` on the first host has the name of its key; whoever can write to the bucket could have begun a log of their own")
+	}
 	return c.choose()
 }
 
@@ -144,6 +148,7 @@ func (c *cloning) choose() (err error) {
 	if err != nil {
 		return &errs.Error{Kind: errs.Corrupt, Message: "the description of " + c.cp.ID + " on the remote is damaged", Err: err}
 	}
+	c.res.LogKey = remote.KeyName(c.hist.Key)
 	c.res.Checkpoint, c.res.MadeAt, c.res.Host = ipc.CheckpointID(c.cp.ID), c.cp.Made, c.cp.Host
 	c.res.Warnings = append(append(c.res.Warnings, c.hist.Problems...), c.hist.Warnings...)
 	return nil
@@ -309,7 +314,7 @@ func (c *cloning) plan(ctx context.Context) (*target, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := store.Remote{AppID: ipc.AppID(records.NewID("app-")), RemotePlace: place, Place: c.place, Writer: remote.NewName(), Keys: c.keys, Added: c.s.opt.Now().UTC(),
+	r := store.Remote{AppID: ipc.AppID(records.NewID("app-")), RemotePlace: place, Place: c.place, Writer: remote.NewName(), LogKey: c.hist.Key, Keys: c.keys, Added: c.s.opt.Now().UTC(),
 		ReadOnly: true, ByRoot: !c.s.opt.User && c.s.apps.Administers(c.who),
 		Abilities: ipc.Abilities{Notes: []string{"What the key can do was not checked: `mulligan remote add` with the same name and URL does so."}},
 		Clone:     &store.Clone{Dir: c.spec.Workspace, MadeDir: missing, OwnerUID: c.acc.UID}}

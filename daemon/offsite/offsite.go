@@ -189,7 +189,7 @@ func (s *Service) add(ctx context.Context, who ipc.Caller, a *app.App, req ipc.R
 	case rec.Fork != nil:
 		return nil, errs.New(errs.Unsupported, "", "%s is a fork, and forks have no remotes", rec.Slug).WithHint("add the remote to its parent")
 	}
-	r := store.Remote{AppID: rec.ID, RemotePlace: req.RemotePlace, Place: remote.NewName(), Writer: remote.NewName(), Added: s.opt.Now().UTC()}
+	r := store.Remote{AppID: rec.ID, RemotePlace: req.RemotePlace, Place: remote.NewName(), Writer: remote.NewName(), LogKey: remote.NewKey(), Added: s.opt.Now().UTC()}
 	s.mu.Lock()
 	old := s.targets[key(rec.ID, req.Name)]
 	s.mu.Unlock()
@@ -199,10 +199,12 @@ func (s *Service) add(ctx context.Context, who ipc.Caller, a *app.App, req ipc.R
 			return nil, errs.New(errs.Conflict, "", "%s has a remote %s at another place: %s", rec.Slug, req.Name, was.URL).
 				WithHint("choose another name, or remove that one first: `mulligan remote remove %s`", req.Name)
 		}
-		r.Place, r.Writer, r.Added, r.Wanted, r.ReadOnly, r.Clone = was.Place, was.Writer, was.Added, was.Wanted, was.ReadOnly, was.Clone
+		r.Place, r.Writer, r.LogKey, r.Added, r.Wanted, r.ReadOnly, r.Clone = was.Place, was.Writer, was.LogKey, was.Added, was.Wanted, was.ReadOnly, was.Clone
 	}
 	r.Keys, r.ByRoot = keys, !s.opt.User && s.apps.Administers(who)
-	bucket, err := s.open(r.RemotePlace, s.useBy(who, keys))
+	u := s.useBy(who, keys)
+	u.soon = true
+	bucket, err := s.open(r.RemotePlace, u)
 	if err != nil {
 		return nil, err
 	}

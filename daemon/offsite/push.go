@@ -152,7 +152,7 @@ func (s *Service) reach(rec store.App, t *target) (*remote.Place, *s3store.Store
 		return nil, nil, err
 	}
 	t.bucket = bucket
-	t.place = remote.NewPlace(remote.Config{Bucket: bucket, Name: t.rec.Place, Writer: t.rec.Writer, Host: host, Recipients: to,
+	t.place = remote.NewPlace(remote.Config{Bucket: bucket, Name: t.rec.Place, Writer: t.rec.Writer, Host: host, Recipients: to, Key: t.rec.LogKey,
 		Ledger: s.ledger(rec.ID, t.name), Now: s.opt.Now, Failpoint: s.opt.Failpoint})
 	return t.place, t.bucket, nil
 }

@@ -214,7 +214,7 @@ func (t *target) words() string {
 func (t *target) view() ipc.Remote {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	v := ipc.Remote{RemotePlace: t.rec.RemotePlace, AppID: t.rec.AppID, Keys: ipc.KeysDaemon, Abilities: t.rec.Abilities, AddedAt: t.rec.Added,
+	v := ipc.Remote{RemotePlace: t.rec.RemotePlace, AppID: t.rec.AppID, Keys: ipc.KeysDaemon, Abilities: t.rec.Abilities, AddedAt: t.rec.Added, LogKey: remote.KeyName(t.rec.LogKey),
 		State: ipc.RemoteIdle, Checkpoints: len(t.status.Sent), Behind: len(t.behind), Packs: t.status.Packs, StoredBytes: t.status.Bytes}
 	if t.rec.Keys != nil {
 		v.Keys = ipc.KeysOwn

@@ -16,6 +16,7 @@ type Remote struct {
 	ipc.RemotePlace
 	Place     string             `json:"place"`          // the folder of the app, below the URL
 	Writer    string             `json:"writer"`         // by which the log knows this host
+	LogKey    []byte             `json:"log_key"`        // of the place's log
 	ByRoot    bool               `json:"by_root"`        // root added it
 	Keys      *Keys              `json:"keys,omitempty"` // nil: those of the daemon's configuration
 	Abilities ipc.Abilities      `json:"abilities"`

@@ -33,6 +33,7 @@ type Server struct {
 
 	program string
 	dir     string
+	old     string // the folder of objects' older versions; "": there are none
 	port    int
 	cmd     *exec.Cmd
 	log     *bytes.Buffer
@@ -41,18 +42,42 @@ type Server struct {
 // Start starts a server with an empty bucket, and stops it when the test ends.
 func Start(t testing.TB) *Server {
 	t.Helper()
-	s := &Server{
-		program: testkit.GoTool(t, "github.com/versity/versitygw/cmd/versitygw", "v1.8.0", 90),
-		dir:     t.TempDir(), port: testkit.Port(t),
+	return start(t, &Server{dir: t.TempDir()}, minio.MakeBucketOptions{})
+}
+
+// StartIn is Start for a server that keeps its objects in the folder dir, which is empty.
+func StartIn(t testing.TB, dir string) *Server {
+	t.Helper()
+	return start(t, &Server{dir: dir}, minio.MakeBucketOptions{})
+}
+
+// StartLocked is Start for a bucket that locks each new object for a day: whoever may bypass governance can still delete it.
+func StartLocked(t testing.TB) *Server {
+	t.Helper()
+	s := start(t, &Server{dir: t.TempDir(), old: t.TempDir()}, minio.MakeBucketOptions{ObjectLocking: true})
+	mode, days, unit := minio.Governance, uint(1), minio.Days
+	if err := s.client(t).SetObjectLockConfig(t.Context(), Bucket, &mode, &days, &unit); err != nil {
+		t.Fatalf("lock the bucket: %v\n%s", err, s.log)
 	}
+	return s
+}
+
+func (s *Server) client(t testing.TB) *minio.Client {
+	t.Helper()
+	c, err := minio.New(strings.TrimPrefix(s.Endpoint, "http://"), &minio.Options{Creds: credentials.NewStaticV4(Key, Secret, ""), Region: "us-east-1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func start(t testing.TB, s *Server, o minio.MakeBucketOptions) *Server {
+	t.Helper()
+	s.program, s.port = testkit.GoTool(t, "github.com/versity/versitygw/cmd/versitygw", "v1.8.0", 90), testkit.Port(t)
 	s.Endpoint = fmt.Sprintf("http://127.0.0.1:%d", s.port)
 	s.Up(t)
 	t.Cleanup(func() { s.Kill(t) })
-	c, err := minio.New(strings.TrimPrefix(s.Endpoint, "http://"), &minio.Options{Creds: credentials.NewStaticV4(Key, Secret, ""), Region: "us-east-1"})
-	if err == nil {
-		err = c.MakeBucket(t.Context(), Bucket, minio.MakeBucketOptions{})
-	}
-	if err != nil {
+	if err := s.client(t).MakeBucket(t.Context(), Bucket, o); err != nil {
 		t.Fatalf("make a bucket: %v\n%s", err, s.log)
 	}
 	return s
@@ -62,7 +87,11 @@ func Start(t testing.TB) *Server {
 func (s *Server) Up(t testing.TB) {
 	t.Helper()
 	s.log = &bytes.Buffer{}
-	s.cmd = exec.Command(s.program, "--port", fmt.Sprintf("127.0.0.1:%d", s.port), "--health", "/healthz", "posix", s.dir)
+	args := []string{"--port", fmt.Sprintf("127.0.0.1:%d", s.port), "--health", "/healthz", "posix"}
+	if s.old != "" {
+		args = append(args, "--versioning-dir", s.old)
+	}
+	s.cmd = exec.Command(s.program, append(args, s.dir)...)
 	s.cmd.Env = append(os.Environ(), "ROOT_ACCESS_KEY="+Key, "ROOT_SECRET_KEY="+Secret)
 	s.cmd.Stdout, s.cmd.Stderr = s.log, s.log
 	if err := testkit.Start(s.cmd); err != nil {

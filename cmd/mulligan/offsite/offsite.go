@@ -200,7 +200,7 @@ func show(p *output.Printer, r ipc.Remote) error {
 	}
 	fields = append(fields, [][2]string{
 		{"keys", p.Text(r.Keys)}, {"packs", strconv.Itoa(r.Packs)}, {"stored_bytes", p.Size(r.StoredBytes)},
-		{"requests", strconv.FormatInt(r.Requests, 10)}, {"sent_bytes", p.Size(r.SentBytes)}, {"added_at", p.Time(r.AddedAt)},
+		{"requests", strconv.FormatInt(r.Requests, 10)}, {"sent_bytes", p.Size(r.SentBytes)}, {"added_at", p.Time(r.AddedAt)}, {"log_key", p.Text(r.LogKey)},
 	}...)
 	for _, note := range r.Abilities.Notes {
 		fields = append(fields, [2]string{"key", p.Text(note)})
@@ -502,6 +502,7 @@ func NewClone(h Host) *cobra.Command {
 	f := cmd.Flags()
 	addIdentity(cmd, &file)
 	f.StringVar(&at, "at", "", "the checkpoint to go to: an `ID` on the remote, or its beginning (default: the newest)")
+	f.StringVar(&req.LogKey, "log-key", "", "refuse a log with another key than the one with this `NAME`, as mulligan remote show has it on the first host")
 	f.StringVar(&req.Slug, "slug", "", "the app's short name here (default: as there)")
 	f.StringVar(&req.Owner, "owner", "", "for root: the `USER` whose app it is (default: the one of that name there)")
 	f.StringArrayVar(&dbs, "db", nil, "where a database is here (`NAME=URL`); may be repeated")
