@@ -20,7 +20,7 @@ import (
 
 // host is a host with a content store, that writes to a place.
 type host struct {
-	t       *testing.T
+	t       testing.TB
 	store   *cas.Store
 	bucket  *s3store.Store
 	cfg     Config
@@ -30,7 +30,7 @@ type host struct {
 }
 
 // connect returns a store in the server's bucket. endpoint may be that of a proxy.
-func connect(t *testing.T, endpoint string) *s3store.Store {
+func connect(t testing.TB, endpoint string) *s3store.Store {
 	t.Helper()
 	s, err := s3store.Open(s3store.Config{
 		Bucket: s3test.Bucket, Prefix: "some/prefix", Endpoint: endpoint, Region: "us-east-1", Tries: 3, Pause: 1e6,
@@ -40,7 +40,7 @@ func connect(t *testing.T, endpoint string) *s3store.Store {
 	return s
 }
 
-func newHost(t *testing.T, endpoint string) *host {
+func newHost(t testing.TB, endpoint string) *host {
 	t.Helper()
 	id, err := age.GenerateX25519Identity()
 	must(t, err)
@@ -52,7 +52,7 @@ func newHost(t *testing.T, endpoint string) *host {
 	return h
 }
 
-func openStore(t *testing.T) *cas.Store {
+func openStore(t testing.TB) *cas.Store {
 	t.Helper()
 	s, err := cas.Open(t.TempDir(), cas.Options{})
 	must(t, err)
