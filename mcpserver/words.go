@@ -26,6 +26,7 @@ var byUser = map[string]string{
 	"app add": "registering the app (the user can do that)", "app list": "the list of apps that the user has",
 	"app remove": "having the user remove the app from mulligan", "app set": "the app's setting SETTING (the user can make it)",
 	"clone":    "having the user make the app from a remote",
+	"fetch":    "having the user fetch the checkpoint from the remote",
 	"app show": "the app's settings (the user can look at them)", "bisect": "a search for the first bad checkpoint by the user",
 	"doctor": "a check of this host by the user", "exec": "a command that the user runs in the fork",
 	"init": "having the user protect the folder with mulligan", "log": "the audit trail (the user can read it)",

@@ -76,7 +76,7 @@ func KeyName(key []byte) string {
 	if len(key) == 0 {
 		return ""
 	}
-	return hex.EncodeToString(sum(append([]byte("mulligan log key\n"), key...))[:8])
+	return hex.EncodeToString(sum(append([]byte("key of a log\n"), key...))[:8])
 }
 
 // proof returns what only somebody who has the log's key can compute of an entry.
