@@ -347,6 +347,7 @@ func hostLost(t *testing.T, size lost) {
 		case !ok:
 			t.Fatalf("the app is in state %q, which it never was in", there.word(t))
 		case second.look() != want.dbs:
+			t.Errorf("the receipt says %+v, warnings %q", res.Rollback.Verification, res.Rollback.Warnings)
 			t.Fatalf("%s, of %s, %q: the databases say\n%s\nand said\n%s", res.Checkpoint, want.word, res.Warnings, second.look(), want.dbs)
 		case len(res.Lacks) > 0 || !res.Rollback.Verification.Match || len(res.Rollback.Verification.Layers) != 5:
 			t.Fatalf("%+v", res)
