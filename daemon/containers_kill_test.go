@@ -503,9 +503,9 @@ func TestLongContainers(t *testing.T) {
 			t.Run(fmt.Sprintf("%s served %v", kind, served), func(t *testing.T) {
 				t.Parallel()
 				s := newShop(t, kind, served)
-				s.travel(10)
+				s.travel(20)
 				s.changed()
-				s.killed(30, s.allSteps())
+				s.killed(60, s.allSteps())
 			})
 		}
 	}

@@ -236,7 +236,7 @@ func start(ctx context.Context, u User) (*worker, error) {
 	if err := u.mayBecome(); err != nil {
 		return nil, err
 	}
-	w, err := spawn()
+	w, err := spawn(len(u.Folders) > 0)
 	if err != nil {
 		return nil, errs.Wrap(errs.Failed, "start a process for "+u.String(), err)
 	}
@@ -255,8 +255,9 @@ func start(ctx context.Context, u User) (*worker, error) {
 	return w, nil
 }
 
-// spawn executes the daemon's program as a worker, which is root until it drops its privileges.
-func spawn() (*worker, error) {
+// spawn executes the daemon's program as a worker, which is root until it drops its privileges. If apart is true, the worker has a mount namespace
+// of its own.
+func spawn(apart bool) (*worker, error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, os.NewSyscallError("socketpair", err)
@@ -269,6 +270,9 @@ func spawn() (*worker, error) {
 	}
 	cmd := &exec.Cmd{Path: program, Args: []string{WorkerName}, Env: environment(), Dir: "/", ExtraFiles: []*os.File{theirs},
 		SysProcAttr: &syscall.SysProcAttr{Setpgid: true}}
+	if apart {
+		cmd.SysProcAttr.Unshareflags = unix.CLONE_NEWNS // and nothing that is mounted there is seen outside
+	}
 	if err := StartConfined(cmd); err != nil {
 		return nil, errs.Also(err, c.Close())
 	}

@@ -1,11 +1,9 @@
 package privsep
 
 import (
-	"bufio"
 	"fmt"
 	"os"
 	"os/exec"
-	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -47,16 +45,13 @@ func isDropped(u User) error {
 	if r != u.UID || e != u.UID || s != u.UID {
 		return fmt.Errorf("the process has uids %d, %d and %d instead of %d", r, e, s, u.UID)
 	}
-	f, err := os.Open("/proc/self/status")
-	if err != nil {
-		return err
+	var caps [2]unix.CapUserData
+	if err := unix.Capget(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &caps[0]); err != nil {
+		return os.NewSyscallError("capget", err)
 	}
-	defer f.Close() // the file was only read
-	for lines := bufio.NewScanner(f); lines.Scan(); {
-		name, value, _ := strings.Cut(lines.Text(), ":")
-		value = strings.TrimSpace(value)
-		if (name == "CapPrm" || name == "CapEff" || name == "CapAmb") && strings.Trim(value, "0") != "" {
-			return fmt.Errorf("the process kept capabilities: %s %s", name, value)
+	for _, c := range caps { // ambient ones are permitted ones
+		if c.Effective != 0 || c.Permitted != 0 {
+			return fmt.Errorf("the process kept capabilities: %x", caps)
 		}
 	}
 	return nil

@@ -56,6 +56,9 @@ func (u User) Start(cmd *exec.Cmd, o Options) error {
 	if err := u.mayBecome(); err != nil {
 		return err
 	}
+	if len(u.Folders) > 0 {
+		return errs.New(errs.Internal, "", "%s sees no programs that could be started", u)
+	}
 	if cmd.Err != nil {
 		return cmd.Err
 	}

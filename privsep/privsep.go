@@ -27,6 +27,8 @@ import (
 	"slices"
 	"sync/atomic"
 
+	"golang.org/x/sys/unix"
+
 	"mulligan/errs"
 )
 
@@ -35,6 +37,9 @@ type User struct {
 	UID    int
 	GID    int
 	Groups []int
+	// Folders, if there are any, are all that a worker of the user sees of the host's files, at their own paths. The user need not be able to
+	// enter the folders above them. Such a user can only be called for: no command can be started. One that does not exist is left out.
+	Folders []string
 }
 
 // Self is the user as whom the daemon itself runs.
@@ -55,7 +60,13 @@ func (u User) IsSelf() bool { return u.UID < 0 || u.UID == os.Geteuid() }
 func (u User) key() string {
 	groups := slices.Clone(u.Groups)
 	slices.Sort(groups)
-	return fmt.Sprint(u.UID, ":", u.GID, ":", groups)
+	key := fmt.Sprint(u.UID, ":", u.GID, ":", groups)
+	for _, dir := range u.Folders { // a worker sees the folder that was there when the worker was started
+		var st unix.Stat_t
+		_ = unix.Lstat(dir, &st) // without a folder, the numbers are 0
+		key += fmt.Sprintf(":%s=%d:%d", dir, st.Dev, st.Ino)
+	}
+	return key
 }
 
 // mayBecome returns an error if the daemon cannot work as u.

@@ -569,3 +569,77 @@ func TestUserCannotSignalTheDaemon(t *testing.T) {
 	}
 	t.Log(said.String())
 }
+
+var (
+	linkAndList = Define("test.linkAndList", func(_ context.Context, dir string) ([]string, error) {
+		if err := os.WriteFile(filepath.Join(dir, "made"), nil, 0o600); err != nil {
+			return nil, err
+		}
+		var all []string
+		err := filepath.WalkDir("/", func(path string, _ fs.DirEntry, err error) error {
+			all = append(all, path)
+			return err
+		})
+		return all, err
+	})
+	readThrough = Define("test.readThrough", func(_ context.Context, path string) (string, error) {
+		data, err := os.ReadFile(path)
+		return string(data), err
+	})
+)
+
+// TestFolders calls for a user who sees two folders of root's alone, and follows no link out of them.
+func TestFolders(t *testing.T) {
+	testkit.Need(t, "root")
+	dir := folder(t)
+	closed := filepath.Join(dir, "closed")
+	u := User{UID: somebody.UID, GID: somebody.GID, Folders: []string{closed + "/a", closed + "/b/c", closed + "/none"}}
+	for _, d := range u.Folders[:2] {
+		if err := errors.Join(os.MkdirAll(d, 0o755), os.Chown(d, u.UID, u.GID)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(t, dir+"/outside", "outside", root, 0o644)
+	if err := errors.Join(os.Chmod(closed, 0o700), os.Symlink(dir+"/outside", u.Folders[0]+"/way"), os.Symlink("../../outside", u.Folders[0]+"/back")); err != nil {
+		t.Fatal(err)
+	}
+	seen, err := linkAndList.Call(t.Context(), u, u.Folders[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"/"}
+	for at := closed; at != "/"; at = filepath.Dir(at) {
+		want = append(want, at)
+	}
+	for _, more := range []string{"/a", "/a/way", "/a/back", "/b", "/b/c", "/b/c/made"} {
+		want = append(want, closed+more)
+	}
+	slices.Sort(want)
+	slices.Sort(seen)
+	if !slices.Equal(seen, want) {
+		t.Errorf("the user sees\n%q, want\n%q", seen, want)
+	}
+	for _, name := range []string{"/way", "/back"} {
+		if text, err := readThrough.Call(t.Context(), u, u.Folders[0]+name); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s: %q, %v", name, text, err)
+		}
+	}
+	if err := errors.Join(os.Rename(u.Folders[0], closed+"/old"), os.Mkdir(u.Folders[0], 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	write(t, u.Folders[0]+"/new", "new", u, 0o600)
+	if text, err := readThrough.Call(t.Context(), u, u.Folders[0]+"/new"); err != nil || text != "new" {
+		t.Errorf("in a folder that took the place of another one: %q, %v", text, err)
+	}
+	if err := u.Run(exec.Command("/bin/true"), Options{}); errs.KindOf(err) != errs.Internal {
+		t.Errorf("a command: %v", err)
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(enclosure, &st); err != nil {
+		t.Fatal(err)
+	}
+	var fs unix.Statfs_t
+	if err := unix.Statfs(enclosure+closed, &fs); err == nil {
+		t.Error("the worker's root is seen outside")
+	}
+}

@@ -83,6 +83,11 @@ func confine(u User) error {
 	if on, err := unix.PrctlRetInt(unix.PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0); err != nil || on != 1 {
 		return fmt.Errorf("the worker was started without no_new_privs: %d %w", on, err)
 	}
+	if len(u.Folders) > 0 {
+		if err := enclose(u.Folders); err != nil {
+			return err
+		}
+	}
 	if err := drop(u); err != nil {
 		return err
 	}

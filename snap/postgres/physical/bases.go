@@ -161,7 +161,10 @@ func (bs *bases) find(ctx context.Context, m marker, size wal.Segments, conf *st
 	if err != nil {
 		return b, found, err
 	}
-	found, err = asowner.FindBase.Call(ctx, bs.store.owner, asowner.BaseQuery{Home: bs.store.Home, Bases: bases, TLI: m.TLI, LSN: m.LSN, Size: size, Conf: conf, System: m.system})
+	found, err = asowner.FindBase.Call(ctx, bs.store.owner, asowner.BaseQuery{Home: bs.store.Home, Bases: bases, TLI: m.TLI, LSN: m.LSN, Size: size, Conf: conf, System: m.system, Apart: bs.store.root != nil})
+	if err == nil && len(found.Links) > 0 && bs.store.root != nil {
+		err = bs.store.root.Link(bs.store.WAL(), bs.store.Archive(), asowner.Linked, found.Links)
+	}
 	if err != nil {
 		return b, found, err
 	}

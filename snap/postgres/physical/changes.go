@@ -5,7 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os/exec"
+	"io"
 	"strconv"
 	"strings"
 
@@ -56,16 +56,18 @@ func (a *archive) firstChange(ctx context.Context, p place, size wal.Segments, e
 func (a *archive) read(ctx context.Context, dir string, t wal.Timeline, from wal.LSN, each func(wal.Record) bool) (why string, err error) {
 	inner, cancel := context.WithCancel(ctx)
 	defer cancel()
-	cmd := a.programs.Command(inner, "pg_waldump", "-p", dir, "-t", strconv.Itoa(int(t)), "-s", from.String())
 	var problem pgserver.Printed
-	cmd.Stderr = &problem
-	out, err := cmd.StdoutPipe()
+	out, in := io.Pipe()
+	run, err := a.programs.Start(inner, in, &problem, "pg_waldump", "-p", dir, "-t", strconv.Itoa(int(t)), "-s", from.String())
 	if err != nil {
 		return "", err
 	}
-	if err := a.store.owner.Start(cmd, pgserver.Confined); err != nil {
-		return "", err
-	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = run.Wait() // pg_waldump fails at the end of the log, and when it is killed
+		_ = in.Close() // never fails
+	}()
 	lines := bufio.NewReaderSize(out, 1<<16)
 	for more := true; more && err == nil; {
 		var line string
@@ -85,7 +87,8 @@ func (a *archive) read(ctx context.Context, dir string, t wal.Timeline, from wal
 		more = each(rec)
 	}
 	cancel()
-	_ = cmd.Wait() // pg_waldump fails at the end of the log, and when it is killed
+	_ = out.Close() // never fails
+	<-ended
 	return problem.LastLine(), errors.Join(err, ctx.Err())
 }
 
@@ -121,7 +124,7 @@ func (a *archive) check(ctx context.Context, m marker, b wal.Base, size wal.Segm
 		}
 		// With -q, pg_waldump fails at the first damaged record before the end.
 		_, err := a.programs.Output(ctx, "pg_waldump", "-q", "-p", dir, "-t", strconv.Itoa(int(s.TLI)), "-s", s.Start.String(), "-e", s.End.String())
-		if exit := (*exec.ExitError)(nil); errors.As(err, &exit) && ctx.Err() == nil {
+		if pgserver.Failed(err) && ctx.Err() == nil {
 			return errs.New(errs.Corrupt, "", "the log of timeline %d from %s to %s is damaged: %v", s.TLI, s.Start, s.End, err).
 				WithHint("use another checkpoint")
 		} else if err != nil {

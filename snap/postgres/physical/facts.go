@@ -67,8 +67,7 @@ func (s *server) inspect(ctx context.Context, c session.Conn) (f facts, err erro
 	if err != nil {
 		return f, err
 	}
-	same, err := asowner.SameFile(filepath.Dir(f.ConfigFile), s.DataDir)
-	f.Inside = err == nil && same || filepath.Dir(f.ConfigFile) == s.DataDir
+	f.Inside = s.isData(filepath.Dir(f.ConfigFile))
 	if f.Standby {
 		return f, nil
 	}
@@ -81,11 +80,8 @@ func (s *server) refuse(ctx context.Context, f facts) error {
 	no := func(format string, args ...any) *errs.Error {
 		return errs.New(errs.Unsupported, "", format, args...).WithHint("use mode = logical")
 	}
-	same, err := asowner.SameFile(f.DataDir, s.DataDir)
 	switch {
-	case err != nil:
-		return err
-	case !same:
+	case !s.isData(f.DataDir):
 		return errs.New(errs.Invalid, "", "the server of the DSN keeps its data in %s, not in %s", f.DataDir, s.DataDir).
 			WithHint("correct the DSN or the data folder")
 	case f.Version < 150000:
@@ -98,10 +94,19 @@ func (s *server) refuse(ctx context.Context, f facts) error {
 		return errs.New(errs.Unsupported, "", "wal_level is minimal, with which the log cannot be replayed").
 			WithHint("set wal_level = replica and restart the server")
 	}
-	if _, err = asowner.Layout.Call(ctx, s.Owner, s.home); err != nil {
+	if err := s.store.layout(ctx); err != nil {
 		return err
 	}
 	return s.refuseStarting(f)
+}
+
+// isData reports whether a path is that of the data folder, as the server names it.
+func (s *server) isData(path string) bool {
+	if s.inside != nil {
+		return path == s.inside.DataDir
+	}
+	same, err := asowner.SameFile(path, s.DataDir)
+	return err == nil && same || path == s.DataDir
 }
 
 // refuseStarting returns an error if the daemon cannot start the server with its present settings, because somebody else

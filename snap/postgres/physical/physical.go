@@ -9,6 +9,7 @@ package physical
 import (
 	"context"
 	"log/slog"
+	"net"
 	"path/filepath"
 	"strings"
 
@@ -17,6 +18,7 @@ import (
 	"mulligan/privsep"
 	"mulligan/snap"
 	"mulligan/snap/database"
+	"mulligan/snap/postgres/physical/asroot"
 	"mulligan/snap/postgres/physical/carried"
 	"mulligan/snap/postgres/physical/pgserver"
 )
@@ -37,6 +39,9 @@ type Config struct {
 	Server pgserver.Server
 	Bin    string       // folder of the server's programs, such as /usr/lib/postgresql/15/bin
 	Owner  privsep.User // the user that the server runs as
+	// Tools are the server's programs if they are in no folder of this host.
+	Tools  pgserver.Tools
+	Inside *Inside // nil: the server is on this host
 	// MaxReplay is the most log in bytes that may follow a base backup before Maintain takes a new one. Default: 128 MiB if
 	// files are cloned, and 1 GiB if they are copied.
 	MaxReplay int64
@@ -47,6 +52,16 @@ type Config struct {
 	// Objects is the content store from which Import reads; nil: nothing can be imported.
 	Objects carried.Objects
 	Log     *slog.Logger // slog.Default() if nil
+}
+
+// Inside describes a server in a container, whose data folder is in a volume. Such a server does not see the store, so it does not archive its log into
+// it: a replication slot keeps the log until the driver copies it. The owner's workers see the volume and the store alone.
+type Inside struct {
+	DataDir string       // the data folder, as the server names it
+	Volume  string       // the volume's folder on this host: DataDir of the configuration, or a folder above it
+	Client  privsep.User // with whose rights connections are made
+	// Dial connects to the server; nil: it is at the DSN's address.
+	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 }
 
 // Driver captures and restores one cluster. Its methods form the interface to other packages; the pieces do the work, and
@@ -86,10 +101,19 @@ func (cfg *Config) complete(op string) error {
 			return errs.New(errs.Invalid, op, "%q is not a name", name)
 		}
 	}
-	if cfg.Store == "" {
+	paths := []string{cfg.DataDir, cfg.Store, cfg.StateDir}
+	switch {
+	case cfg.Inside != nil:
+		cfg.Store = asroot.StoreOf(cfg.Inside.Volume)
+		cfg.Owner.Folders = []string{cfg.Inside.Volume, cfg.Store}
+	case cfg.Store == "":
 		cfg.Store = pgserver.StoreOf(cfg.DataDir)
 	}
-	for _, dir := range []string{cfg.DataDir, cfg.Store, cfg.StateDir, cfg.Bin} {
+	paths[1] = cfg.Store
+	if cfg.Tools == nil {
+		paths = append(paths, cfg.Bin)
+	}
+	for _, dir := range paths {
 		if !filepath.IsAbs(dir) || filepath.Clean(dir) != dir {
 			return errs.New(errs.Invalid, op, "%q is not an absolute, clean path", dir)
 		}

@@ -6,6 +6,7 @@ import (
 
 	"mulligan/snap/database"
 	"mulligan/snap/postgres/physical/asowner"
+	"mulligan/snap/postgres/physical/asroot"
 	"mulligan/snap/postgres/physical/pgserver"
 )
 
@@ -30,11 +31,17 @@ type pieces struct {
 func assemble(cfg Config) *pieces {
 	p := &pieces{cfg: cfg, plans: database.FlatPlans(filepath.Join(cfg.StateDir, "switches"), "cluster", cfg.Name, cfg.Failpoint)}
 	home := asowner.Home{Data: cfg.DataDir, Store: cfg.Store}
-	programs := pgserver.Programs{Bin: cfg.Bin, Owner: cfg.Owner}
+	programs := pgserver.Programs{Tools: cfg.Tools, Owner: cfg.Owner}
+	if cfg.Tools == nil {
+		programs.Tools = pgserver.Installed{Bin: cfg.Bin, Owner: cfg.Owner}
+	}
 	p.records = &records{dir: cfg.StateDir, cluster: cfg.Name, plans: p.plans,
-		ward: ward{Store: cfg.Store, UID: cfg.Owner.UID, GID: cfg.Owner.GID, Bin: cfg.Bin}}
+		ward: ward{Store: cfg.Store, UID: cfg.Owner.UID, GID: cfg.Owner.GID, Bin: cfg.Bin, Apart: cfg.Inside != nil}}
 	p.store = &store{Home: home, owner: cfg.Owner, claimant: cfg.App + "/" + cfg.Name}
-	p.server = &server{Cluster: pgserver.Cluster{Programs: programs, DataDir: cfg.DataDir, Server: cfg.Server}, name: cfg.Name, dsn: cfg.DSN, home: home}
+	if in := cfg.Inside; in != nil {
+		p.store.root = &asroot.Home{Volume: in.Volume, Data: cfg.DataDir, Store: cfg.Store, UID: cfg.Owner.UID, GID: cfg.Owner.GID}
+	}
+	p.server = &server{Cluster: pgserver.Cluster{Programs: programs, DataDir: cfg.DataDir, Server: cfg.Server}, name: cfg.Name, dsn: cfg.DSN, store: p.store, inside: cfg.Inside}
 	p.archive = &archive{cluster: cfg.Name, store: p.store, programs: programs, log: cfg.Log}
 	p.bases = &bases{store: p.store, records: p.records, server: p.server, failpoint: cfg.Failpoint, log: cfg.Log}
 	p.forks = &forks{store: p.store, records: p.records, archive: p.archive, bases: p.bases, programs: programs,

@@ -277,5 +277,6 @@ func (r *records) rawsOf(ids []snap.SnapshotID) ([]raw, error) {
 type ward struct {
 	Store    string `json:"store"`
 	UID, GID int
-	Bin      string // folder of the server's programs
+	Bin      string // folder of the server's programs; "" if they are not on this host
+	Apart    bool   // the store's folder is root's to remove
 }

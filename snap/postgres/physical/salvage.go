@@ -62,7 +62,7 @@ func (d *Driver) salvage(ctx context.Context, req snap.CaptureRequest) (r raw, e
 func Recall(stateDir string) (p pgserver.Place, found bool) {
 	var w ward
 	data, err := os.ReadFile(filepath.Join(stateDir, "ward.json"))
-	if err != nil || json.Unmarshal(data, &w) != nil || w.Bin == "" {
+	if err != nil || json.Unmarshal(data, &w) != nil || w.Store == "" {
 		return p, false
 	}
 	return pgserver.Place{Bin: w.Bin, Owner: privsep.User{UID: w.UID, GID: w.GID}}, true

@@ -12,7 +12,6 @@ import (
 
 	"mulligan/errs"
 	"mulligan/snap/postgres/pglogin"
-	"mulligan/snap/postgres/physical/asowner"
 	"mulligan/snap/postgres/physical/pgserver"
 	"mulligan/snap/postgres/physical/session"
 	"mulligan/snap/postgres/physical/wal"
@@ -22,9 +21,10 @@ import (
 // Forks have other servers.
 type server struct {
 	pgserver.Cluster
-	name string // of the cluster
-	dsn  string
-	home asowner.Home
+	name   string // of the cluster
+	dsn    string
+	store  *store
+	inside *Inside // nil: on this host
 }
 
 // connect connects to the maintenance database of the live server, so that the app's database can be dropped and created
@@ -62,7 +62,11 @@ func (s *server) config(ctx context.Context) (*pgx.ConnConfig, error) {
 	if err != nil {
 		return nil, err
 	}
-	password, err := l.Secret(ctx, s.Owner)
+	client := s.Owner
+	if s.inside != nil {
+		client = s.inside.Client
+	}
+	password, err := l.Secret(ctx, client)
 	if err != nil {
 		return nil, err
 	}
@@ -72,7 +76,11 @@ func (s *server) config(ctx context.Context) (*pgx.ConnConfig, error) {
 	if err != nil {
 		return nil, pglogin.Bad("of database %s cannot be used", s.name)
 	}
-	cfg.DialFunc = s.Owner.Dial
+	cfg.DialFunc = client.Dial
+	if s.inside != nil && s.inside.Dial != nil {
+		cfg.DialFunc = s.inside.Dial
+		cfg.LookupFunc = func(_ context.Context, host string) ([]string, error) { return []string{host}, nil } // only the container's network knows the name
+	}
 	return cfg, nil
 }
 

@@ -13,7 +13,6 @@ import (
 
 	"mulligan/errs"
 	"mulligan/privsep"
-	"mulligan/snap/postgres/physical/asowner"
 	"mulligan/snap/postgres/physical/pgserver"
 	"mulligan/snap/postgres/physical/session"
 
@@ -81,7 +80,7 @@ func (d *Driver) admit(ctx context.Context, f facts) (made bool, err error) {
 	}
 	if err := d.server.refuse(ctx, f); err != nil {
 		if made { // the store has nothing of the cluster yet
-			err = errs.Also(err, d.store.remove(ctx, d.cfg.Store))
+			err = errs.Also(err, dropStore(context.WithoutCancel(ctx), d.cfg.Owner, d.cfg.Store, d.store.root != nil))
 		}
 		return false, err
 	}
@@ -91,6 +90,9 @@ func (d *Driver) admit(ctx context.Context, f facts) (made bool, err error) {
 // configure makes the server fill the archive, unless the server already archives for another purpose: then the driver copies
 // the log.
 func (d *Driver) configure(ctx context.Context, c session.Conn, f facts) (changes []string, restart bool, err error) {
+	if d.cfg.Inside != nil {
+		return nil, false, nil
+	}
 	ours := f.FileCommand == d.archive.command()
 	taken := f.ArchiveLibrary != "" || f.FileCommand != "" && !ours && f.FileCommand != placeholder
 	if taken {
@@ -221,7 +223,7 @@ func Purge(stateDir string) error {
 		defer cancel()
 		// A command that the server's archiver began before may still write a file into the store.
 		err := pgserver.Await(ctx, func() (bool, error) {
-			_, err := asowner.Remove.Call(ctx, privsep.User{UID: w.UID, GID: w.GID}, []string{w.Store})
+			err := dropStore(ctx, privsep.User{UID: w.UID, GID: w.GID}, w.Store, w.Apart)
 			if errors.Is(err, unix.ENOTEMPTY) {
 				return false, nil
 			}

@@ -2,7 +2,9 @@ package physical
 
 import (
 	"context"
+	"errors"
 	"io"
+	"io/fs"
 	"path/filepath"
 	"sync"
 	"time"
@@ -10,6 +12,7 @@ import (
 	"mulligan/errs"
 	"mulligan/privsep"
 	"mulligan/snap/postgres/physical/asowner"
+	"mulligan/snap/postgres/physical/asroot"
 )
 
 // store is the folder beside the data folder with the archive, base backups, forks and raw snapshots. It belongs to the
@@ -17,7 +20,8 @@ import (
 type store struct {
 	asowner.Home
 	owner    privsep.User
-	claimant string // the app and the cluster of the store
+	root     *asroot.Home // nil if the owner may make and exchange folders beside the data folder
+	claimant string       // the app and the cluster of the store
 
 	clones struct { // whether the file system can share extents
 		sync.Mutex
@@ -38,6 +42,9 @@ const exchangeTimeout = 10 * time.Minute
 func (s *store) exchange(ctx context.Context, fork string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), exchangeTimeout)
 	defer cancel()
+	if s.root != nil {
+		return s.root.Exchange(fork)
+	}
 	_, err := asowner.Exchange.Call(ctx, s.owner, asowner.Pair{A: s.Data, B: fork})
 	return err
 }
@@ -105,7 +112,45 @@ func (s *store) room(ctx context.Context, dir string) error {
 // claim makes the store, and marks it as this app's. Two apps must not use the same cluster, because each would also restore
 // the other.
 func (s *store) claim(ctx context.Context) (made bool, err error) {
-	return asowner.TakeClaim.Call(ctx, s.owner, asowner.Claim{Store: s.Store, Mine: s.claimant + "\n"})
+	if s.root != nil {
+		if made, err = s.root.Make(); err != nil {
+			return false, err
+		}
+	}
+	new, err := asowner.TakeClaim.Call(ctx, s.owner, asowner.Claim{Store: s.Store, Mine: s.claimant + "\n"})
+	return made || new, err
+}
+
+// dropStore removes a store with all that is in it. If apart is true, its owner sees it, and not the folder in which it is.
+func dropStore(ctx context.Context, owner privsep.User, store string, apart bool) error {
+	all := []string{store}
+	if apart {
+		owner.Folders = []string{store}
+		names, err := asowner.Names.Call(ctx, owner, store)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		all = nil
+		for _, name := range names {
+			all = append(all, filepath.Join(store, name))
+		}
+	}
+	_, err := asowner.Remove.Call(ctx, owner, all)
+	if err == nil && apart {
+		err = asroot.Drop(store)
+	}
+	return err
+}
+
+// layout returns an error unless physical mode can handle the layout of the data folder.
+func (s *store) layout(ctx context.Context) error {
+	if s.root != nil {
+		if err := s.root.Fits(); err != nil {
+			return err
+		}
+	}
+	_, err := asowner.Layout.Call(ctx, s.owner, asowner.LayoutQuery{Home: s.Home, Apart: s.root != nil})
+	return err
 }
 
 // measure returns how many bytes would become free without the files and folders in gone.

@@ -31,6 +31,7 @@ type BaseQuery struct {
 	// that the daemon has, or "".
 	Conf   *string
 	System string // if Conf is set: the system identifier of the server's cluster
+	Apart  bool   // the owner cannot make links to log files of the live server
 }
 
 // BaseFound is the answer to a BaseQuery.
@@ -38,6 +39,8 @@ type BaseFound struct {
 	Base string // its ID
 	Same bool   // the daemon has the configuration already; otherwise Conf is the configuration
 	Conf map[string][]byte
+	// Links are the log files to which links are missing, if the owner cannot make them.
+	Links []string
 }
 
 // FindBase finds the base backup for a marker. It returns an error unless all of the log between the two exists. It also reads
@@ -48,7 +51,7 @@ var FindBase = privsep.Define("physical.findBase", func(_ context.Context, q Bas
 			return found, err
 		}
 	}
-	if found.Base, err = q.find(); err != nil || q.Conf == nil {
+	if found.Base, found.Links, err = q.find(); err != nil || q.Conf == nil {
 		return found, err
 	}
 	found.Conf, err = readConf(q.Home.Data)
@@ -58,27 +61,28 @@ var FindBase = privsep.Define("physical.findBase", func(_ context.Context, q Bas
 	return found, err
 })
 
-func (q BaseQuery) find() (id string, err error) {
+func (q BaseQuery) find() (id string, links []string, err error) {
 	data, err := q.Home.history(q.TLI)
 	if err != nil {
-		return "", err
+		return "", nil, err
 	}
 	legs, err := wal.LegsOf(q.TLI, data)
 	if err != nil {
-		return "", err
+		return "", nil, err
 	}
 	b, err := wal.Choose(q.Bases, legs, q.TLI, q.LSN)
 	if err != nil {
-		return "", err
+		return "", nil, err
 	}
 	if n, err := Inode(filepath.Join(q.Home.Store, "bases", b.ID)); err != nil || n == 0 {
-		return "", errs.Also(errs.New(errs.Corrupt, "", "base copy %s is gone", b.ID).WithHint("use another checkpoint"), err)
+		return "", nil, errs.Also(errs.New(errs.Corrupt, "", "base copy %s is gone", b.ID).WithHint("use another checkpoint"), err)
 	}
 	names := q.Size.Names(wal.Path(legs, b.TLI, b.Start, q.LSN))
 	if err := q.Home.present(names, q.Size); err != nil || q.Conf == nil {
-		return b.ID, err
+		return b.ID, nil, err
 	}
-	return b.ID, q.Home.link(names, q.Size)
+	links, err = q.Home.link(names, q.Size, q.Apart)
+	return b.ID, links, err
 }
 
 // whole returns an error unless the data folder is that of the running server, which continues for a while after its folder is

@@ -68,16 +68,25 @@ var Exchange = privsep.Define("physical.exchange", func(_ context.Context, e Pai
 	return none{}, swap(e.A, e.B)
 })
 
+// LayoutQuery names a data folder, and whether others exchange it.
+type LayoutQuery struct {
+	Home  Home
+	Apart bool
+}
+
 // Layout returns an error unless physical mode can handle the layout of the data folder.
-var Layout = privsep.Define("physical.layout", func(_ context.Context, h Home) (none, error) {
-	wal, err := os.Lstat(h.WAL())
+var Layout = privsep.Define("physical.layout", func(_ context.Context, q LayoutQuery) (none, error) {
+	wal, err := os.Lstat(q.Home.WAL())
 	if err != nil {
 		return none{}, err
 	}
 	if !wal.IsDir() {
-		return none{}, errs.New(errs.Unsupported, "", "pg_wal of %s is a link to another place", h.Data).WithHint("use mode = logical")
+		return none{}, errs.New(errs.Unsupported, "", "pg_wal of %s is a link to another place", q.Home.Data).WithHint("use mode = logical")
 	}
-	return none{}, canExchange(h.Data, h.Store)
+	if q.Apart {
+		return none{}, nil
+	}
+	return none{}, canExchange(q.Home.Data, q.Home.Store)
 })
 
 // canExchange returns an error unless the two folders are on the same file system and can be exchanged. It runs as the owner.

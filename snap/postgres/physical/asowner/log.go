@@ -102,7 +102,9 @@ const Linked = ".live"
 //
 // The live server's files of earlier timelines are copies that its recovery made. It reuses them whenever it likes, so a link to
 // one would soon have the content of another file. link copies such a file, unless the archive has its content already.
-func (h Home) link(names []string, size wal.Segments) error {
+//
+// If apart is true, the archive cannot have links that the owner makes. Then link returns the names of the files whose links are missing or wrong.
+func (h Home) link(names []string, size wal.Segments, apart bool) (missing []string, err error) {
 	live := ""
 	if len(names) > 0 {
 		live = names[len(names)-1][:8]
@@ -113,26 +115,34 @@ func (h Home) link(names []string, size wal.Segments) error {
 		}
 		if name[:8] != live {
 			if err := h.copyOnce(name, size); err != nil {
-				return err
+				return nil, err
 			}
 			continue
 		}
 		from, to := filepath.Join(h.WAL(), name), filepath.Join(h.Archive(), name+Linked)
-		err := os.Link(from, to)
-		if !errors.Is(err, fs.ErrExist) {
+		if !apart {
+			if err := os.Link(from, to); !errors.Is(err, fs.ErrExist) {
+				continue
+			}
+		} else if _, err := os.Lstat(to); errors.Is(err, fs.ErrNotExist) {
+			missing = append(missing, name)
 			continue
 		}
 		if same, err := SameFile(from, to); err != nil || same {
 			continue // the link is right, or the live server has removed the file
 		}
+		if apart {
+			missing = append(missing, name)
+			continue
+		}
 		if err := os.Remove(to); err != nil {
-			return err
+			return nil, err
 		}
 		if err := os.Link(from, to); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	return nil
+	return missing, nil
 }
 
 // copyOnce copies a file of the live server into the archive, unless a link or a saved part there has its content.

@@ -58,8 +58,8 @@ func TestLinks(t *testing.T) {
 		if err := h.present(names, size); err != nil {
 			t.Fatal(err)
 		}
-		if err := h.link(names, size); err != nil {
-			t.Fatal(err)
+		if missing, err := h.link(names, size, false); err != nil || missing != nil {
+			t.Fatal(missing, err)
 		}
 	}
 	// The live server reuses its files of timeline 5 for its own log, and ends.

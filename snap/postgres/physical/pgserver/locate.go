@@ -23,8 +23,8 @@ type Place struct {
 	Owner privsep.User // the user that the server runs as: the folder's owner
 }
 
-// installed are the folders where distributions install the programs; %s stands for the version.
-var installed = []string{"/usr/lib/postgresql/%s/bin", "/usr/pgsql-%s/bin", "/usr/lib/postgresql%s/bin", "/usr/local/pgsql/bin", "/usr/bin"}
+// places are the folders where distributions install the programs; %s stands for the version.
+var places = []string{"/usr/lib/postgresql/%s/bin", "/usr/pgsql-%s/bin", "/usr/lib/postgresql%s/bin", "/usr/local/pgsql/bin", "/usr/bin"}
 
 var versionSyntax = regexp.MustCompile(`^[1-9][0-9]$`)
 
@@ -43,7 +43,7 @@ func Locate(ctx context.Context, dataDir string) (p Place, err error) {
 	if err != nil {
 		return p, errs.Wrap(errs.Failed, op, err)
 	}
-	for _, pattern := range installed {
+	for _, pattern := range places {
 		p.Bin = strings.ReplaceAll(pattern, "%s", version)
 		if canRun(ctx, p.Bin, version) {
 			return p, nil
@@ -80,6 +80,6 @@ func canRun(ctx context.Context, bin, version string) bool {
 	if strings.Contains(bin, version) {
 		return true
 	}
-	out, err := Programs{bin, privsep.Self}.Output(ctx, "pg_controldata", "--version")
+	out, err := Programs{Tools: Installed{bin, privsep.Self}}.Output(ctx, "pg_controldata", "--version")
 	return err == nil && strings.Contains(out, fmt.Sprintf(" %s.", version))
 }

@@ -24,11 +24,17 @@ import (
 	"mulligan/snap/postgres/physical/wal"
 )
 
-// Server starts and stops the cluster's server by the means of this host: a systemd unit, or [PgCtl]. Both methods may be
+// Server starts and stops the cluster's server by the means of this host: a systemd unit, a container, or [PgCtl]. Both methods may be
 // called again after they succeeded. They may return before the server has started or stopped; the caller waits for that.
 type Server interface {
 	Start(ctx context.Context) error
 	Stop(ctx context.Context) error // does not wait for clients ("fast")
+}
+
+// Settler is a Server whose Start does more than to start it. Settle does the rest, if there is any, for a server that runs: the process that
+// started it may have died in between.
+type Settler interface {
+	Settle(ctx context.Context) error
 }
 
 // PgCtl is the Server of a cluster that no unit runs. It adds no settings to those of the cluster's own configuration.
@@ -317,6 +323,9 @@ func (c Cluster) Start(ctx context.Context) error {
 	var started time.Time
 	return Await(ctx, func() (bool, error) {
 		if c.Status(ctx, c.DataDir) == "ready" {
+			if s, ok := c.Server.(Settler); ok {
+				return true, s.Settle(ctx)
+			}
 			return true, nil
 		}
 		switch running, err := InUse(c.DataDir); {

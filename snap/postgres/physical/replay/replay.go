@@ -4,10 +4,6 @@ package replay
 
 import (
 	"context"
-	"errors"
-	"os"
-	"os/exec"
-	"runtime"
 	"strings"
 	"syscall"
 	"time"
@@ -29,7 +25,7 @@ type Server struct {
 	Role     string // whom to connect as
 	Log      string // the file of its log, which is replaced
 
-	cmd  *exec.Cmd
+	run  pgserver.Process
 	done chan struct{} // closed when the server has ended
 }
 
@@ -40,9 +36,7 @@ const SocketLimit = 85
 // recovery.
 func (s *Server) Start(ctx context.Context, args []string) error {
 	s.done = make(chan struct{})
-	s.cmd = s.Programs.Command(context.Background(), "postgres", args...)
-	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGQUIT}
-	if err := s.run(ctx); err != nil {
+	if err := s.start(ctx, args); err != nil {
 		return err
 	}
 	if err := s.ready(ctx); err != nil {
@@ -54,26 +48,21 @@ func (s *Server) Start(ctx context.Context, args []string) error {
 // Ended returns a channel that is closed when the server has ended.
 func (s *Server) Ended() <-chan struct{} { return s.done }
 
-// run starts the process so that the kernel ends it when the daemon ends. The kernel does this when the thread that started the
-// process ends, so the thread is kept.
-func (s *Server) run(ctx context.Context) error {
+// start starts the process, which ends when the daemon does.
+func (s *Server) start(ctx context.Context, args []string) error {
 	log, err := s.Programs.Owner.Create(ctx, s.Log, 0o600)
 	if err != nil {
 		return err
 	}
-	s.cmd.Stdout, s.cmd.Stderr = log, log
-	started := make(chan error, 1)
+	if s.run, err = s.Programs.Start(context.WithoutCancel(ctx), log, log, "postgres", args...); err != nil {
+		return errs.Also(err, log.Close())
+	}
 	go func() {
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		err := s.Programs.Owner.Start(s.cmd, pgserver.Confined)
-		started <- err
-		if err == nil {
-			_ = s.cmd.Wait() // its log and the control file say how it ended
-		}
+		_ = s.run.Wait() // its log and the control file say how it ended
+		_ = log.Close()  // what is missing in it would have been a hint
 		close(s.done)
 	}()
-	return errs.Also(<-started, log.Close())
+	return nil
 }
 
 // ready waits until the server takes connections. With hot_standby = off, that is after the end of recovery; pg_ctl would
@@ -144,20 +133,21 @@ func (s *Server) End(ctx context.Context, inOrder bool) error {
 	if inOrder {
 		sig = syscall.SIGINT
 	}
-	if err := s.cmd.Process.Signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
+	if err := s.run.Signal(sig); err != nil {
 		return err
 	}
 	select {
 	case <-s.done:
 	case <-ctx.Done():
-		_ = s.cmd.Process.Signal(syscall.SIGQUIT)
+		_ = s.run.Signal(syscall.SIGQUIT) // it may have ended
 		<-s.done
 	}
+	err := s.Programs.Leave(context.WithoutCancel(ctx)) // the cluster's superusers decide what ran in the server
 	if s.Passing {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 		defer cancel()
-		_, err := asowner.Remove.Call(ctx, s.Programs.Owner, []string{s.Socket})
-		return err
+		_, e := asowner.Remove.Call(ctx, s.Programs.Owner, []string{s.Socket})
+		err = errs.Also(err, e)
 	}
-	return nil
+	return err
 }
