@@ -232,6 +232,9 @@ func checkDatabases(app ipc.App) *fault {
 		if f := checkDatabase(db); f != nil {
 			return f.in(i)
 		}
+		if inside := strings.HasPrefix(app.Unit, "compose:") || strings.HasPrefix(app.Unit, "container:"); db.Mode == "physical" && db.DataDir == "" && !inside { // a container's volume is found
+			return fault{key: "mode", what: fmt.Sprintf("database %s: mode physical needs the cluster's data folder", db.Name), hint: clusterHint}.in(i)
+		}
 		if db.Env != "" && !variableSyntax.MatchString(db.Env) {
 			return fault{key: "env", what: fmt.Sprintf("%q is not a variable's name", db.Env), hint: `name the variable that tells the app where the database is: env = "DATABASE_URL"`}.in(i)
 		}

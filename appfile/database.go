@@ -173,16 +173,16 @@ func checkMode(db ipc.Database) *fault {
 	return &fault{key: "mode", what: fmt.Sprintf("database %s has no such mode", db.Name), hint: "use logical, physical or auto"}
 }
 
+const clusterHint = `name the cluster's folder, and the unit that serves it, if there is one: data_dir = "/var/lib/postgresql/15/main" and unit = "postgresql@15-main.service"`
+
 // checkCluster checks the keys with which the daemon may manage the files of a cluster.
 func checkCluster(db ipc.Database) *fault {
-	const hint = `name the cluster's folder, and the unit that serves it, if there is one: data_dir = "/var/lib/postgresql/15/main" and unit = "postgresql@15-main.service"`
+	const hint = clusterHint
 	switch {
 	case db.Driver != "postgres" && (db.DataDir != "" || db.Unit != ""):
 		return &fault{key: "data_dir", what: fmt.Sprintf("data_dir and unit are for postgres, and database %s is not", db.Name), hint: "leave them out"}
 	case db.Unit != "" && db.DataDir == "":
 		return &fault{key: "data_dir", what: fmt.Sprintf("database %s has a unit, but no data_dir that the unit serves", db.Name), hint: hint}
-	case db.Mode == "physical" && db.DataDir == "":
-		return &fault{key: "mode", what: fmt.Sprintf("database %s: mode physical needs the cluster's data folder", db.Name), hint: hint}
 	case db.DataDir == "":
 		return nil
 	case !path.IsAbs(db.DataDir) || path.Clean(db.DataDir) != db.DataDir || db.DataDir == "/" || unprintable(db.DataDir):

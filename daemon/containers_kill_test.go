@@ -33,21 +33,36 @@ type shop struct {
 	rnd     *rand.Rand
 	states  map[ipc.CheckpointID]string
 	was     string // the containers
-	served  bool   // the database is captured through its server
+	by      string // the way in which the database is captured
 }
 
-// newShop starts a project. Its PostgreSQL is captured by the files of its volume, or through its server.
-func newShop(t *testing.T, kind enginetest.Kind, served bool) *shop {
+// The ways in which the database of a shop is captured.
+const (
+	byFiles = "files" // those of its volume, while its server is paused
+	byDumps = "dumps" // through its server
+	byLog   = "log"   // mode physical
+)
+
+// wholeVolume are the edits with which the data folder of the shop's PostgreSQL is a whole volume, and not a folder in one.
+var wholeVolume = []string{"rows:/data", "rows:/data/pg", "! -e /data/pg ]", "! -e /data/pg/PG_VERSION ]", "chown postgres:postgres /data\n", "chown postgres:postgres /data/pg; chmod 700 /data/pg\n"}
+
+// newShop starts a project, whose PostgreSQL is captured in some way.
+func newShop(t *testing.T, kind enginetest.Kind, by string, edits ...string) *shop {
 	t.Helper()
-	s := &shop{project: startProject(t, kind), round: &round{world: world{dir: worldDir(t)}, tally: map[string]int{}}, volumes: map[string]string{},
-		rnd: testkit.Rand(t, "shop"), states: map[ipc.CheckpointID]string{}, served: served}
+	s := &shop{project: startProject(t, kind, edits...), round: &round{world: world{dir: worldDir(t)}, tally: map[string]int{}}, volumes: map[string]string{},
+		rnd: testkit.Rand(t, "shop"), states: map[ipc.CheckpointID]string{}, by: by}
 	s.at = s.project.ws
 	d := s.open(t)
 	spec := ipc.App{Slug: "shop", Workspace: s.at, Unit: "compose:shop", Engine: s.Socket, Volumes: []ipc.Volume{{Name: "keys"}, {Name: "uploads"}}}
-	if served {
-		spec.Databases = []ipc.Database{{Name: "main", Driver: "postgres", DSN: "postgres://postgres@db:5432/postgres"}}
-	} else {
+	main := ipc.Database{Name: "main", Driver: "postgres", DSN: "postgres://postgres@db:5432/postgres"}
+	switch by {
+	case byFiles:
 		spec.Volumes = append(spec.Volumes, ipc.Volume{Name: "rows"})
+	case byLog:
+		main.Mode = "physical"
+		fallthrough
+	case byDumps:
+		spec.Databases = []ipc.Database{main}
 	}
 	a, err := d.AddApp(t.Context(), root, spec)
 	check(t, err)
@@ -380,7 +395,7 @@ func (s *shop) look(what, before, target string, k strike, at []string) {
 	if k.engine && k.late == 2 {
 		s.StartEngine(t)
 	}
-	if s.served && s.Kind == enginetest.Podman && slices.Contains(k.containers, s.db) { // which Podman without systemd does not start again
+	if s.by != byFiles && s.Kind == enginetest.Podman && slices.Contains(k.containers, s.db) { // which Podman without systemd does not start again
 		s.Run(t, string(s.Kind), "start", s.db)
 	}
 	testkit.Eventually(t, "the app is ready: "+what, func() bool { return len(d.Status(root).Problems) == 0 })
@@ -494,15 +509,15 @@ func (s *shop) started() string {
 }
 
 // TestLongContainers compares a compose project with itself at 20 checkpoints, and kills what may be killed of it, of its engine and of daemons
-// during 60 rollbacks, with each engine: the half of them with a database that is captured through its server. TestContainers is a sample of it.
+// during 60 rollbacks, with each engine and each way in which a database is captured. TestContainers is a sample of it.
 func TestLongContainers(t *testing.T) {
 	t.Parallel()
 	testkit.NeedLong(t)
 	for _, kind := range enginetest.Kinds {
-		for _, served := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s served %v", kind, served), func(t *testing.T) {
+		for _, by := range []string{byFiles, byDumps, byLog} {
+			t.Run(fmt.Sprintf("%s by %s", kind, by), func(t *testing.T) {
 				t.Parallel()
-				s := newShop(t, kind, served)
+				s := newShop(t, kind, by)
 				s.travel(20)
 				s.changed()
 				s.killed(60, s.allSteps())
@@ -516,7 +531,7 @@ func TestLongContainers(t *testing.T) {
 func TestLongLeftInExchange(t *testing.T) {
 	t.Parallel()
 	testkit.NeedLong(t)
-	s := newShop(t, enginetest.Docker, true)
+	s := newShop(t, enginetest.Docker, byDumps)
 	s.travel(1)
 	s.change()
 	before, to := s.state(), s.checkpoints()[0]

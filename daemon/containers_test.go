@@ -135,7 +135,7 @@ func TestContainers(t *testing.T) {
 		kind := enginetest.Kinds[i]
 		t.Run(string(kind), func(t *testing.T) {
 			t.Parallel()
-			s := newShop(t, kind, false)
+			s := newShop(t, kind, byFiles)
 			p, d := s.project, s.open(t)
 			added, err := d.App(t.Context(), root, "shop")
 			if err != nil || len(added.Containers) != 4 || added.State != "running" {

@@ -2,7 +2,8 @@
 //
 // An [Engine] is one server of that API. A [Project] is the containers of one app: those of a compose project, or one container.
 // Labels say which containers a project has when it is configured, and nothing afterwards: a container that is not among those
-// recorded then is never stopped, however it is labelled. A container is never made or removed.
+// recorded then is never stopped, however it is labelled. A container of the app's is never made or
+// removed; an [Aside] makes one of its own.
 package engine
 
 import (

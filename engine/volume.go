@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/containerd/errdefs"
+	"github.com/moby/moby/api/types/mount"
 	"github.com/moby/moby/client"
 
 	"mulligan/durable"
@@ -61,6 +62,35 @@ func (p *Project) Place(ctx context.Context, name string) (dir string, err error
 	default:
 		return v.Mountpoint, nil
 	}
+}
+
+// VolumeAt returns the volume in which a path in a container lies, and the path on the host.
+func (p *Project) VolumeAt(ctx context.Context, name, path string) (v Volume, at string, err error) {
+	in, err := p.e.api.ContainerInspect(ctx, name, client.ContainerInspectOptions{})
+	if err != nil {
+		return v, "", p.e.failure("look at container "+name, err)
+	}
+	best := -1
+	for i, m := range in.Container.Mounts {
+		if _, below := relative(m.Destination, path); below && (best < 0 || len(m.Destination) > len(in.Container.Mounts[best].Destination)) {
+			best = i
+		}
+	}
+	if best < 0 || in.Container.Mounts[best].Type != mount.TypeVolume {
+		return v, "", errs.New(errs.Unsupported, "", "%s in container %s is not in a volume", path, name).WithHint("keep it in a volume")
+	}
+	v.Name = in.Container.Mounts[best].Name
+	if v.Dir, err = p.Place(ctx, v.Name); err != nil {
+		return v, "", err
+	}
+	rel, _ := relative(in.Container.Mounts[best].Destination, path)
+	return v, filepath.Join(v.Dir, rel), nil
+}
+
+// relative returns a path relative to a folder, and whether it is that or below it.
+func relative(folder, path string) (rel string, below bool) {
+	rel, err := filepath.Rel(folder, path)
+	return rel, err == nil && filepath.IsLocal(rel)
 }
 
 // Mounts returns the names of all containers that use a volume when they run.

@@ -107,6 +107,17 @@ type Container struct {
 	// Serves has the names of the databases whose server is in the container. If there are any, the container runs on in a rollback.
 	Serves []string `json:"serves,omitempty"`
 	Port   int      `json:"port,omitempty"` // of that server, in the container
+	// Cluster is the Postgres cluster of that server, if the daemon manages its files (mode physical).
+	Cluster *Cluster `json:"cluster,omitempty"`
+}
+
+// Cluster is a Postgres cluster in a volume of containers.
+type Cluster struct {
+	Volume  string `json:"volume"`   // the volume's name
+	Folder  string `json:"folder"`   // of the volume, on the host
+	Dir     string `json:"dir"`      // the cluster's data folder: Folder, or a folder below it
+	DataDir string `json:"data_dir"` // the same, as the container sees it
+	Major   int    `json:"major"`    // version
 }
 
 // Gap is a part of an app that cannot be captured or restored.

@@ -22,8 +22,21 @@ type Containers struct {
 	user privsep.User // with whose rights the engine is reached
 }
 
-// Close ends the connection to the engine.
-func (c *Containers) Close() error { return c.e.Close() }
+// Close ends the connection to the engine. It accepts nil.
+func (c *Containers) Close() error {
+	if c == nil {
+		return nil
+	}
+	return c.e.Close()
+}
+
+// containersOf returns the containers of an app, or nil if it has none. The caller must close them.
+func (b *Binder) containersOf(rec store.App) (*Containers, error) {
+	if !engine.Names(rec.Unit) || len(rec.Run) > 0 {
+		return nil, nil
+	}
+	return b.project(rec)
+}
 
 // The values of ipc.App.EngineAs.
 const (
@@ -39,7 +52,7 @@ func (b *Binder) Engine(rec store.App) (*engine.Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	return engine.New(engine.Config{Socket: rec.Engine, Dial: user.Dial, OfRoot: len(rec.Volumes) > 0 && !b.opt.User})
+	return engine.New(engine.Config{Socket: rec.Engine, Dial: user.Dial, OfRoot: needsRoot(rec) && !b.opt.User})
 }
 
 // engineUser returns the user with whose rights the container engine of an app is reached.
@@ -146,7 +159,11 @@ func (b *Binder) findContainers(ctx context.Context, rec *store.App) error {
 	if err != nil {
 		return err
 	}
-	if err := b.checkServers(ctx, *rec, &Containers{p, e, user}); err != nil {
+	of := &Containers{p, e, user}
+	if err := b.checkServers(ctx, *rec, of); err != nil {
+		return err
+	}
+	if err := b.findClusters(ctx, rec, of); err != nil {
 		return err
 	}
 	volumes := make([]ipc.Volume, len(rec.Volumes))

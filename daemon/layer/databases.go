@@ -42,7 +42,7 @@ func (b *Binder) databaseLayer(ctx context.Context, rec store.App, db ipc.Databa
 			App: app, Name: db.Name, Dir: folder, Path: rel, StateDir: dir, Store: contents, Owner: b.ownerOfFiles(rec), Group: acc.GID, Failpoint: b.opt.Failpoint,
 		})
 	case "postgres":
-		cfg, err := b.postgresConfig(ctx, rec, db)
+		cfg, err := b.postgresConfig(ctx, rec, db, of)
 		if err != nil {
 			return Layer{}, err
 		}

@@ -125,7 +125,7 @@ func (s *Setup) Adopt(old *Setup) {
 		}
 		was, is := same(old.Rec.Databases), same(s.Rec.Databases)
 		at := slices.IndexFunc(old.Layers, func(o Layer) bool { return o.Name == l.Name })
-		if at >= 0 && was >= 0 && is >= 0 && old.Rec.Databases[was] == s.Rec.Databases[is] {
+		if at >= 0 && was >= 0 && is >= 0 && old.Rec.Databases[was] == s.Rec.Databases[is] && sameServer(old.Rec, s.Rec, s.Rec.Databases[is]) {
 			s.Layers[i].Driver = old.Layers[at].Driver
 		}
 	}

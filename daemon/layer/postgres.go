@@ -16,8 +16,8 @@ import (
 	"mulligan/snap/postgres/physical/pgserver"
 )
 
-// postgresConfig returns the configuration of the driver of a Postgres database.
-func (b *Binder) postgresConfig(ctx context.Context, rec store.App, db ipc.Database) (postgres.Config, error) {
+// postgresConfig returns the configuration of the driver of a Postgres database. of are the app's containers, or nil.
+func (b *Binder) postgresConfig(ctx context.Context, rec store.App, db ipc.Database, of *Containers) (postgres.Config, error) {
 	acc, err := b.AccountOf(rec)
 	if err != nil {
 		return postgres.Config{}, err
@@ -40,6 +40,10 @@ func (b *Binder) postgresConfig(ctx context.Context, rec store.App, db ipc.Datab
 			cfg.Aside = aside{b, rec, db, *own}
 		}
 		return cfg, nil
+	}
+	if m, _ := container(rec, db); m.Cluster != nil && of != nil && db.Chosen != string(postgres.Logical) {
+		cfg.Cluster, err = b.clusterInside(rec, db, cfg, of)
+		return cfg, err
 	}
 	if db.DataDir == "" || cfg.Mode == postgres.Logical || db.Chosen == string(postgres.Logical) {
 		return cfg, nil
@@ -90,20 +94,26 @@ func (b *Binder) ownCluster(rec store.App, db ipc.Database, at pgserver.Place, o
 }
 
 // ChooseModes chooses the mode of each database with a cluster. For the mode physical, it prepares the cluster. A database that
-// is unchanged since old keeps its mode, and its server need not run. The notes describe changes in servers' configurations.
-func (b *Binder) ChooseModes(ctx context.Context, rec *store.App, old []ipc.Database) (notes []string, err error) {
+// is unchanged since the record old keeps its mode, and its server need not run. The notes describe changes in servers' configurations.
+func (b *Binder) ChooseModes(ctx context.Context, rec *store.App, old store.App) (notes []string, err error) {
+	of, err := b.containersOf(*rec)
+	if err != nil {
+		return nil, err
+	}
+	defer of.Close()
 	rec.Databases = slices.Clone(rec.Databases)
 	for i := range rec.Databases {
 		db := &rec.Databases[i]
 		db.Chosen, db.Why = "", ""
-		if db.DataDir == "" {
+		if m, _ := container(*rec, *db); db.DataDir == "" && m.Cluster == nil {
 			continue
 		}
-		if at := slices.IndexFunc(old, func(o ipc.Database) bool { return AsAsked(o) == *db }); at >= 0 && old[at].Chosen != "" {
-			db.Chosen, db.Why = old[at].Chosen, old[at].Why
+		was := old.Databases
+		if at := slices.IndexFunc(was, func(o ipc.Database) bool { return AsAsked(o) == *db }); at >= 0 && was[at].Chosen != "" && sameServer(old, *rec, *db) {
+			db.Chosen, db.Why = was[at].Chosen, was[at].Why
 			continue
 		}
-		said, err := b.chooseMode(ctx, *rec, db)
+		said, err := b.chooseMode(ctx, *rec, db, of)
 		if err != nil {
 			return notes, errs.Wrap(errs.Failed, "database "+db.Name, err)
 		}
@@ -112,8 +122,8 @@ func (b *Binder) ChooseModes(ctx context.Context, rec *store.App, old []ipc.Data
 	return notes, nil
 }
 
-func (b *Binder) chooseMode(ctx context.Context, rec store.App, db *ipc.Database) (notes []string, err error) {
-	cfg, err := b.postgresConfig(ctx, rec, *db)
+func (b *Binder) chooseMode(ctx context.Context, rec store.App, db *ipc.Database, of *Containers) (notes []string, err error) {
+	cfg, err := b.postgresConfig(ctx, rec, *db, of)
 	if err != nil {
 		return nil, err
 	}
@@ -172,7 +182,12 @@ func (b *Binder) releaseOne(ctx context.Context, s *Setup, rec store.App, db ipc
 			return p.Release(ctx)
 		}
 	}
-	cfg, err := b.postgresConfig(ctx, rec, db) // the database never had a driver
+	of, err := b.containersOf(rec)
+	if err != nil {
+		return nil, err
+	}
+	defer of.Close()
+	cfg, err := b.postgresConfig(ctx, rec, db, of) // the database never had a driver
 	if err != nil {
 		return nil, err
 	}

@@ -262,7 +262,7 @@ func (svc *Service) checkDatabase(ctx context.Context, who ipc.Caller, spec ipc.
 		}
 	case root:
 		return nil
-	case db.Unit != "" || db.Mode == "physical":
+	case db.Unit != "" || db.Mode == "physical" && !engine.Names(spec.Unit): // who may use a container engine may do all with its volumes
 		return errs.New(errs.Denied, "", "database %q: clusters and their only root may name units", db.Name).
 			WithHint("leave out mode and unit, or %s", forRoot(spec))
 	}

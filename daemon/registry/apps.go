@@ -88,7 +88,7 @@ func (svc *Service) bringUp(ctx context.Context, a *app.App) (notes []string, er
 	if err := os.MkdirAll(svc.binder.StateDir(rec.ID), 0o700); err != nil {
 		return nil, err
 	}
-	notes, err = svc.binder.ChooseModes(ctx, &rec, nil)
+	notes, err = svc.binder.ChooseModes(ctx, &rec, store.App{})
 	a.Now.Store(&layer.Setup{Rec: rec})
 	if err == nil {
 		err = svc.upkeep.Recover(ctx, a)
@@ -231,7 +231,7 @@ func (svc *Service) change(ctx context.Context, who ipc.Caller, a *app.App, rec 
 	}
 	rec.ByRoot = svc.namedByRoot(who, rec, a.Rec())
 	old := a.Rec()
-	notes, err = svc.binder.ChooseModes(ctx, &rec, old.Databases)
+	notes, err = svc.binder.ChooseModes(ctx, &rec, old)
 	if err == nil {
 		var more []string
 		more, err = svc.binder.Release(ctx, a.Now.Load(), old, rec.Databases)

@@ -42,7 +42,7 @@ func (svc *Service) OpenClone(ctx context.Context, who ipc.Caller, id ipc.AppID,
 func (svc *Service) openClone(ctx context.Context, a *app.App, rec store.App) error {
 	err := os.MkdirAll(svc.binder.StateDir(rec.ID), 0o700)
 	if err == nil {
-		_, err = svc.binder.ChooseModes(ctx, &rec, nil)
+		_, err = svc.binder.ChooseModes(ctx, &rec, store.App{})
 	}
 	a.Now.Store(&layer.Setup{Rec: rec})
 	if err == nil {

@@ -44,7 +44,7 @@ func (svc *Service) checkContainers(ctx context.Context, who ipc.Caller, rec *st
 func containersChange(was, next ipc.App) bool {
 	dsns := func(list []ipc.Database) (all []string) {
 		for _, db := range list {
-			all = append(all, db.Name, db.DSN)
+			all = append(all, db.Name, db.DSN, db.Mode, db.DataDir)
 		}
 		return all
 	}

@@ -175,6 +175,14 @@ func (d *Driver) Release(ctx context.Context) (notes []string, err error) {
 	return notes, err
 }
 
+// Close ends what the driver keeps for its next use. It may still be used afterwards.
+func (d *Driver) Close() error {
+	if p, ok := d.Driver.(*physical.Driver); ok {
+		p.Close()
+	}
+	return nil
+}
+
 // Maintain does the mode's background work.
 func (d *Driver) Maintain(ctx context.Context) error {
 	if p, ok := d.Driver.(*physical.Driver); ok {

@@ -30,7 +30,8 @@ done
 shift 2
 exec "$tool" "$@"`
 
-func insideCommand(major int, name string, args ...string) []string {
+// InsideCommand returns the command that runs a program of a major version in a container.
+func InsideCommand(major int, name string, args ...string) []string {
 	return append([]string{"/bin/sh", "-c", insideScript, "sh", strconv.Itoa(major), name}, args...)
 }
 
@@ -39,7 +40,7 @@ func (in *Inside) find(ctx context.Context, major int) (Pair, error) {
 	out := &head{limit: 4 << 10}
 	for _, name := range []string{"pg_restore", "pg_dump"} {
 		out.Reset()
-		status, err := in.Run(ctx, insideCommand(major, name, "--version"), []string{"LC_ALL=C"}, nil, out, io.Discard)
+		status, err := in.Run(ctx, InsideCommand(major, name, "--version"), []string{"LC_ALL=C"}, nil, out, io.Discard)
 		if err != nil {
 			return Pair{}, err
 		}
@@ -74,7 +75,7 @@ func (in *Inside) run(ctx context.Context, login pglogin.Settings, password stri
 		file = bytes.NewReader(c.File)
 	}
 	stderr := &head{limit: 64 << 10}
-	status, err := in.Run(ctx, insideCommand(c.Tools.Major, c.Name, c.Args...), env, file, c.Out, stderr)
+	status, err := in.Run(ctx, InsideCommand(c.Tools.Major, c.Name, c.Args...), env, file, c.Out, stderr)
 	switch {
 	case err != nil:
 		return err

@@ -94,6 +94,18 @@ func New(cfg Config) (*Driver, error) {
 	return &Driver{Switcher: database.NewSwitcher[plan](p.plans, e, e, e.check), pieces: p}, nil
 }
 
+// AskServer returns the data folder, as the server names it, and the major version. Of the configuration it needs the DSN, and Inside's Client and Dial.
+func AskServer(ctx context.Context, cfg Config) (dataDir string, major int, err error) {
+	s := &server{name: cfg.Name, dsn: cfg.DSN, inside: cfg.Inside}
+	c, err := s.connect(ctx)
+	if err != nil {
+		return "", 0, err
+	}
+	defer c.Close()
+	err = c.Row(ctx, "SELECT current_setting('data_directory'), current_setting('server_version_num')::int / 10000", &dataDir, &major)
+	return dataDir, major, err
+}
+
 // complete sets the defaults of the configuration. It returns an error of kind errs.Invalid if a value cannot be used.
 func (cfg *Config) complete(op string) error {
 	for _, name := range []string{cfg.App, cfg.Name} {
@@ -135,9 +147,9 @@ func (cfg *Config) complete(op string) error {
 
 // Close ends the connection that captures use. The driver may still be used afterwards.
 func (d *Driver) Close() {
-	_ = d.Do(context.Background(), "", func() error { // the function returns no error
+	_ = d.Do(context.Background(), "", func() error {
 		d.marks.hangUp()
-		return nil
+		return d.server.Leave(context.Background()) // what is left, a Sweep ends
 	})
 }
 

@@ -89,6 +89,9 @@ func (d *Driver) Sweep(ctx context.Context, gone snap.Gone) error {
 
 // sweep does the work of Sweep. The caller must hold both locks.
 func (d *Driver) sweep(ctx context.Context, gone snap.Gone) error {
+	if err := d.server.Sweep(ctx); err != nil && errs.KindOf(err) != errs.Unavailable { // the next program that is started does it, too
+		return err
+	}
 	all, err := d.records.markers()
 	if err != nil {
 		return err

@@ -106,6 +106,7 @@ func (e engine) swapIn(ctx context.Context, p *plan) error {
 	if err := e.cfg.Failpoint.At("commit: stop"); err != nil {
 		return err
 	}
+	e.marks.hangUp() // a server may wait for its clients
 	if err := e.server.Stop(ctx); err != nil {
 		return err
 	}
@@ -199,6 +200,7 @@ func (e engine) swapBack(ctx context.Context, p *plan) error {
 	if err := e.cfg.Failpoint.At("undo: stop"); err != nil {
 		return err
 	}
+	e.marks.hangUp()
 	if err := e.server.Stop(ctx); err != nil {
 		return err
 	}

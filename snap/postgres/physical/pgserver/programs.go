@@ -28,6 +28,8 @@ type Tools interface {
 	Start(ctx context.Context, out, problem io.Writer, program string, args ...string) (Process, error)
 	// Leave ends whatever programs have left running.
 	Leave(ctx context.Context) error
+	// Sweep does so for those that another process has started, which has died.
+	Sweep(ctx context.Context) error
 }
 
 // Process is a program that was started.
@@ -93,6 +95,9 @@ func (in Installed) Start(ctx context.Context, out, problem io.Writer, program s
 
 // Leave does nothing: programs of this host run with the rights of the cluster's owner, who may start others as well.
 func (Installed) Leave(context.Context) error { return nil }
+
+// Sweep does nothing: the programs have ended with the process that started them.
+func (Installed) Sweep(context.Context) error { return nil }
 
 func (p *installed) Wait() error {
 	<-p.done
