@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -80,6 +81,7 @@ func TestContainersCluster(t *testing.T) {
 				t.Errorf("the containers are\n%s\nand were\n%s", now, s.was)
 			}
 			s.close(t, d)
+			s.killed(kills(), s.allSteps())
 			if left := strings.TrimSpace(s.Run(t, string(kind), "ps", "-aq", "--filter", "label=mulligan.aside")); left != "" {
 				t.Errorf("containers are left: %s", left)
 			}
@@ -98,4 +100,9 @@ func TestContainersCluster(t *testing.T) {
 			}
 		})
 	}
+}
+
+func kills() int {
+	n, _ := strconv.Atoi(os.Getenv("KILLS"))
+	return max(n, 1)
 }

@@ -170,7 +170,7 @@ func (a *Aside) sweep(ctx context.Context) error {
 }
 
 // asideScript runs its arguments as a program. Each line of its input is the name of a signal for the program; at the end of the input, the program is
-// asked to end at once.
+// asked to end at once. A program hears of INT and QUIT only if it asks the kernel for them, as servers do: a shell starts others without.
 const asideScript = `exec 3<&0
 "$@" </dev/null 3<&- & pid=$!
 { while read -r signal; do kill -s "$signal" $pid; done; kill -s QUIT $pid; sleep 5; kill -s KILL $pid; } <&3 3<&- >/dev/null 2>&1 & reader=$!

@@ -37,7 +37,7 @@ func assemble(cfg Config) *pieces {
 	}
 	p.records = &records{dir: cfg.StateDir, cluster: cfg.Name, plans: p.plans,
 		ward: ward{Store: cfg.Store, UID: cfg.Owner.UID, GID: cfg.Owner.GID, Bin: cfg.Bin, Apart: cfg.Inside != nil}}
-	p.store = &store{Home: home, owner: cfg.Owner, claimant: cfg.App + "/" + cfg.Name}
+	p.store = &store{Home: home, owner: cfg.Owner, tools: programs.Tools, claimant: cfg.App + "/" + cfg.Name}
 	if in := cfg.Inside; in != nil {
 		p.store.root = &asroot.Home{Volume: in.Volume, Data: cfg.DataDir, Store: cfg.Store, UID: cfg.Owner.UID, GID: cfg.Owner.GID}
 	}

@@ -13,6 +13,7 @@ import (
 	"mulligan/privsep"
 	"mulligan/snap/postgres/physical/asowner"
 	"mulligan/snap/postgres/physical/asroot"
+	"mulligan/snap/postgres/physical/pgserver"
 )
 
 // store is the folder beside the data folder with the archive, base backups, forks and raw snapshots. It belongs to the
@@ -21,7 +22,8 @@ type store struct {
 	asowner.Home
 	owner    privsep.User
 	root     *asroot.Home // nil if the owner may make and exchange folders beside the data folder
-	claimant string       // the app and the cluster of the store
+	tools    pgserver.Tools
+	claimant string // the app and the cluster of the store
 
 	clones struct { // whether the file system can share extents
 		sync.Mutex
@@ -43,6 +45,11 @@ func (s *store) exchange(ctx context.Context, fork string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), exchangeTimeout)
 	defer cancel()
 	if s.root != nil {
+		if s.root.Data == s.root.Volume { // programs that run in a container of their own go on seeing the old folder
+			if err := s.tools.Leave(ctx); err != nil {
+				return err
+			}
+		}
 		return s.root.Exchange(fork)
 	}
 	_, err := asowner.Exchange.Call(ctx, s.owner, asowner.Pair{A: s.Data, B: fork})
