@@ -50,7 +50,7 @@ func TestReference(t *testing.T) {
 		"database.driver":   {Doc: driverNames(), Default: "what the URL of `dsn` says"},
 		"database.dsn":      {Doc: "where it is: a URL; for postgres `key=value` pairs will do; for sqlite a path in the workspace, or an absolute one. Required", Default: "–"},
 		"database.mode":     {Doc: "for postgres: `logical`, `physical` or `auto` ([what that means](../how-to/postgres.md))", Default: "`\"auto\"`"},
-		"database.data_dir": {Doc: "for postgres: the cluster's data folder, which mode `physical` needs. Root names one that is not the app's owner's"},
+		"database.data_dir": {Doc: "for postgres: the cluster's data folder, which mode `physical` needs, unless the server is in a container of the app. Root names one that is not the app's owner's"},
 		"database.unit":     {Doc: "for postgres, with `data_dir`: the systemd service of the cluster. Root names it. Without one the daemon starts and stops the server itself, by `pg_ctl`, as the folder's owner"},
 		"database.env":      {Doc: "the variable that tells the app where the database is: forks with isolation `ports` have one of their own there"},
 	}, map[string]string{

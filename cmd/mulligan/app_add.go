@@ -31,7 +31,8 @@ name that "docker compose ls" shows, or container:NAME, and --volume names the v
 be captured: by the names of the compose file, or the engine's. Only who may use the
 engine may name its containers. They are stopped and started, and never made anew. A
 database in one of them needs no port on the host: name the service as its host, as in
-postgres://shop:pw@db:5432/shop.
+postgres://shop:pw@db:5432/shop. There, mode=physical needs neither data_dir nor unit, but
+a daemon that runs as root.
 
 --run is for a host without systemd: a command that the daemon starts, in the
 workspace, and stops. ` + values.CommandHelp + `

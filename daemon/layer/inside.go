@@ -26,7 +26,7 @@ import (
 
 // asksForCluster reports whether a database is to be captured by the files of its cluster, if that is in a container.
 func asksForCluster(db ipc.Database) bool {
-	return db.Driver == "postgres" && db.DataDir == "" && (db.Mode == string(postgres.Physical) || db.Mode == string(postgres.Auto))
+	return db.Driver == "postgres" && db.DataDir == "" && db.Mode == string(postgres.Physical)
 }
 
 // needsRoot reports whether the daemon works in folders of the app's container engine.
@@ -57,9 +57,6 @@ func (b *Binder) findClusters(ctx context.Context, rec *store.App, of *Container
 			continue
 		}
 		c, err := b.findCluster(ctx, *rec, db, of)
-		if err != nil && db.Mode == string(postgres.Auto) && errs.KindOf(err) != errs.Unavailable {
-			continue // it is captured by dumps
-		}
 		if err != nil {
 			return errs.Wrap(errs.Failed, "database "+db.Name, err)
 		}
