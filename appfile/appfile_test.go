@@ -119,6 +119,7 @@ func TestParseRefuses(t *testing.T) {
 		{"unnamable", `"var/Cache.db"`, `"var/.db"`, "app file:29: the database needs a name", ""},
 		{"mode", `"physical"`, `"magic"`, "app file:25: database main has no such mode", "logical"},
 		{"physical without a cluster", "data_dir =", "#", "app file:21: database main has a unit, but no data_dir", "unit ="},
+		{"physical without its folder", "data_dir = \"/var/lib/postgresql/15/main\"\nunit = \"postgresql@15-main.service\"", "", "app file:25: database main: mode physical needs the cluster's data folder", "data_dir ="},
 		{"relative data folder", `"/var/lib/postgresql/15/main"`, `"pg"`, "app file:26: data_dir of database main", "data_dir ="},
 		{"unit of a cluster", `"postgresql@15-main.service"`, `"postgresql"`, "app file:27: unit of database main", "unit ="},
 		{"cluster of another", "driver = \"sqlite\"", "driver = \"sqlite\"\nunit = \"a.service\"", "data_dir and unit are for postgres", ""},
@@ -188,7 +189,7 @@ func TestParseDatabaseRefusesAndKeepsSecrets(t *testing.T) {
 		"", "shop", "=sqlite:a.db", "sqlite:", "oracle://u:s3cret@h/x", "Bad Name=postgres://u:s3cret@h/x",
 		"postgres://u:s3cret@h:port/x", "postgres:u:s3cret@h/x", "mysql://u:s3cret/@h/x", "postgres://u:%zzs3cret@h/x",
 		"sqlite::memory:", "sqlite:file:x.db", "sqlite:a\nb.db", "redis:s3cret", "postgres://u:1/s3cret@h/x", "postgres:s3cret", "postgres:password='s3cret", "postgres:dbname=x s3cret",
-		"postgres://u:s3cret@h/x#s3cret=1", "postgres://u:s3cret@h/x#mode=s3cret", "postgres://u:s3cret@h/x#mode=physical", "postgres://h/x#%s3cret",
+		"postgres://u:s3cret@h/x#s3cret=1", "postgres://u:s3cret@h/x#mode=s3cret", "postgres://u:s3cret@h/x#mode=physical&unit=x.service", "postgres://h/x#%s3cret",
 	} {
 		_, err := ParseDatabase(spec)
 		if err == nil {

@@ -31,7 +31,7 @@ func (c *Containers) Close() error {
 }
 
 // containersOf returns the containers of an app, or nil if it has none. The caller must close them.
-func (b *Binder) containersOf(rec store.App) (*Containers, error) {
+func containersOf(b *Binder, rec store.App) (*Containers, error) {
 	if !engine.Names(rec.Unit) || len(rec.Run) > 0 {
 		return nil, nil
 	}
@@ -163,7 +163,7 @@ func (b *Binder) findContainers(ctx context.Context, rec *store.App) error {
 	if err := b.checkServers(ctx, *rec, of); err != nil {
 		return err
 	}
-	if err := b.findClusters(ctx, rec, of); err != nil {
+	if err := findClusters(ctx, b, rec, of); err != nil {
 		return err
 	}
 	volumes := make([]ipc.Volume, len(rec.Volumes))

@@ -51,12 +51,12 @@ func sameServer(a, b store.App, db ipc.Database) bool {
 }
 
 // findClusters records the clusters of the databases that ask for it.
-func (b *Binder) findClusters(ctx context.Context, rec *store.App, of *Containers) error {
+func findClusters(ctx context.Context, b *Binder, rec *store.App, of *Containers) error {
 	for _, db := range rec.Databases {
 		if !asksForCluster(db) {
 			continue
 		}
-		c, err := b.findCluster(ctx, *rec, db, of)
+		c, err := findCluster(ctx, b, *rec, db, of)
 		if err != nil {
 			return errs.Wrap(errs.Failed, "database "+db.Name, err)
 		}
@@ -71,7 +71,7 @@ func (b *Binder) findClusters(ctx context.Context, rec *store.App, of *Container
 
 // findCluster finds the cluster of a database that a container serves: it asks the server where its data is, and the engine where that is on this
 // host. of are the containers in rec.
-func (b *Binder) findCluster(ctx context.Context, rec store.App, db ipc.Database, of *Containers) (*ipc.Cluster, error) {
+func findCluster(ctx context.Context, b *Binder, rec store.App, db ipc.Database, of *Containers) (*ipc.Cluster, error) {
 	server, byName := of.serverOf(rec, db)
 	if server == nil {
 		return nil, errs.New(errs.Invalid, "", "database %s is served by no container of %s, and mode physical needs the data folder of its cluster", db.Name, rec.Unit).
@@ -101,7 +101,7 @@ func (b *Binder) findCluster(ctx context.Context, rec store.App, db ipc.Database
 }
 
 // clusterInside returns the cluster of a database in a container. Its programs are those of the container's image.
-func (b *Binder) clusterInside(rec store.App, db ipc.Database, cfg postgres.Config, of *Containers) (*physical.Config, error) {
+func clusterInside(b *Binder, rec store.App, db ipc.Database, cfg postgres.Config, of *Containers) (*physical.Config, error) {
 	m, _ := container(rec, db)
 	owner := privsep.User{}
 	var st unix.Stat_t
@@ -128,7 +128,7 @@ func (b *Binder) clusterInside(rec store.App, db ipc.Database, cfg postgres.Conf
 		DataDir: m.Cluster.Dir, Owner: owner, Inside: in, Server: containerServer{project}, Log: b.opt.Log,
 		Tools: containerTools{m.Cluster.Major, &engine.Aside{
 			Project: project, Of: m.Name, Name: "mulligan-" + rec.Slug + "-" + db.Name, User: fmt.Sprintf("%d:%d", owner.UID, owner.GID),
-			Folders: []engine.Folder{{Path: m.Cluster.Folder, ReadOnly: true}, {Path: asroot.StoreOf(m.Cluster.Folder)}},
+			Folders: []engine.Folder{{Path: asroot.Home{Volume: m.Cluster.Folder}.Seen(), ReadOnly: true}, {Path: asroot.StoreOf(m.Cluster.Folder)}},
 		}},
 	}, nil
 }

@@ -42,7 +42,7 @@ func (b *Binder) postgresConfig(ctx context.Context, rec store.App, db ipc.Datab
 		return cfg, nil
 	}
 	if m, _ := container(rec, db); m.Cluster != nil && of != nil && db.Chosen != string(postgres.Logical) {
-		cfg.Cluster, err = b.clusterInside(rec, db, cfg, of)
+		cfg.Cluster, err = clusterInside(b, rec, db, cfg, of)
 		return cfg, err
 	}
 	if db.DataDir == "" || cfg.Mode == postgres.Logical || db.Chosen == string(postgres.Logical) {
@@ -96,7 +96,7 @@ func (b *Binder) ownCluster(rec store.App, db ipc.Database, at pgserver.Place, o
 // ChooseModes chooses the mode of each database with a cluster. For the mode physical, it prepares the cluster. A database that
 // is unchanged since the record old keeps its mode, and its server need not run. The notes describe changes in servers' configurations.
 func (b *Binder) ChooseModes(ctx context.Context, rec *store.App, old store.App) (notes []string, err error) {
-	of, err := b.containersOf(*rec)
+	of, err := containersOf(b, *rec)
 	if err != nil {
 		return nil, err
 	}
@@ -182,7 +182,7 @@ func (b *Binder) releaseOne(ctx context.Context, s *Setup, rec store.App, db ipc
 			return p.Release(ctx)
 		}
 	}
-	of, err := b.containersOf(rec)
+	of, err := containersOf(b, rec)
 	if err != nil {
 		return nil, err
 	}

@@ -45,7 +45,7 @@ func (s *store) exchange(ctx context.Context, fork string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), exchangeTimeout)
 	defer cancel()
 	if s.root != nil {
-		if s.root.Data == s.root.Volume { // programs that run in a container of their own go on seeing the old folder
+		if s.root.Data == s.root.Volume && s.root.Seen() == s.root.Volume { // programs in a container of their own would go on seeing the old folder
 			if err := s.tools.Leave(ctx); err != nil {
 				return err
 			}

@@ -32,6 +32,17 @@ func StoreOf(volume string) string {
 	return filepath.Join(filepath.Dir(filepath.Dir(name)), "mulligan", filepath.Base(name))
 }
 
+// Seen returns the folder that shows the volume's folder to a container, also after another one has taken its place: the one above it if everybody
+// may pass through that, as Docker has it. Otherwise that is the volume's folder itself, and the container goes on seeing what was there.
+func (h Home) Seen() string {
+	var st unix.Stat_t
+	above := filepath.Dir(h.Volume)
+	if unix.Lstat(above, &st) == nil && st.Mode&0o001 != 0 {
+		return above
+	}
+	return h.Volume
+}
+
 // Make makes the store, unless it exists, for the cluster's owner. made reports whether it is new.
 func (h Home) Make() (made bool, err error) {
 	all := filepath.Dir(h.Store)
