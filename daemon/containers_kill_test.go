@@ -517,7 +517,11 @@ func TestLongContainers(t *testing.T) {
 		for _, by := range []string{byFiles, byDumps, byLog} {
 			t.Run(fmt.Sprintf("%s by %s", kind, by), func(t *testing.T) {
 				t.Parallel()
-				s := newShop(t, kind, by)
+				var edits []string
+				if by == byLog && kind == enginetest.Docker {
+					edits = wholeVolume
+				}
+				s := newShop(t, kind, by, edits...)
 				s.travel(20)
 				s.changed()
 				s.killed(60, s.allSteps())

@@ -29,15 +29,28 @@ func (svc *Service) checkContainers(ctx context.Context, who ipc.Caller, rec *st
 		if other.ID == rec.ID {
 			continue
 		}
-		for _, v := range rec.Volumes {
-			for _, o := range other.Volumes {
-				if o.Dir == v.Dir {
-					return errs.New(errs.Conflict, "", "volume %s belongs to another app, %s", v.FullName, other.Slug).WithHint("a volume has one app: leave it out of one of them")
-				}
+		theirs := volumesOf(other)
+		for dir, name := range volumesOf(*rec) {
+			if theirs[dir] != "" {
+				return errs.New(errs.Conflict, "", "volume %s belongs to another app, %s", name, other.Slug).WithHint("a volume has one app: leave it out of one of them")
 			}
 		}
 	}
 	return nil
+}
+
+// volumesOf returns the names of the volumes in which the daemon changes something for an app, by their folders.
+func volumesOf(rec store.App) map[string]string {
+	all := map[string]string{}
+	for _, v := range rec.Volumes {
+		all[v.Dir] = v.FullName
+	}
+	for _, c := range rec.Containers {
+		if c.Cluster != nil {
+			all[c.Cluster.Folder] = c.Cluster.Volume
+		}
+	}
+	return all
 }
 
 // containersChange reports whether the containers of an app have to be looked up anew for its next record.
