@@ -3,6 +3,7 @@
 package pgserver
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -442,8 +444,46 @@ type Control struct {
 // ShutDown is the State of a cluster whose server was stopped cleanly.
 const ShutDown = "shut down"
 
-// ReadControl reads the control file of a data folder.
+// Controls remembers what control files say. Safe for concurrent use.
+type Controls struct {
+	mu    sync.Mutex
+	known map[string]Control // by content
+}
+
+// maxControls is the most control files, of 8 KiB each, that Controls remembers.
+const maxControls = 32
+
+// ReadControl reads the control file of a data folder. Running the program for that takes long in a container, so it is not run twice for one content.
 func (p Programs) ReadControl(ctx context.Context, dir string) (c Control, err error) {
+	if p.Controls == nil {
+		return p.readControl(ctx, dir)
+	}
+	file := filepath.Join(dir, "global", "pg_control")
+	before, err := p.Owner.ReadFile(ctx, file)
+	if err != nil {
+		return p.readControl(ctx, dir) // which says more
+	}
+	p.Controls.mu.Lock()
+	c, found := p.Controls.known[string(before)]
+	p.Controls.mu.Unlock()
+	if found {
+		return c, nil
+	}
+	if c, err = p.readControl(ctx, dir); err != nil {
+		return c, err
+	}
+	if after, err := p.Owner.ReadFile(ctx, file); err == nil && bytes.Equal(before, after) {
+		p.Controls.mu.Lock()
+		defer p.Controls.mu.Unlock()
+		if p.Controls.known == nil || len(p.Controls.known) >= maxControls {
+			p.Controls.known = map[string]Control{}
+		}
+		p.Controls.known[string(before)] = c
+	}
+	return c, nil
+}
+
+func (p Programs) readControl(ctx context.Context, dir string) (c Control, err error) {
 	out, err := p.Output(ctx, "pg_controldata", "-D", dir)
 	if err != nil {
 		return c, err // pg_controldata prints a warning for a wrong checksum, which is an error here
