@@ -11,11 +11,11 @@ import (
 	"strings"
 	"time"
 
-	"mulligan/durable"
 	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/database"
 	"mulligan/snap/postgres/physical/asowner"
+	"mulligan/snap/postgres/physical/jsonrows"
 	"mulligan/snap/postgres/physical/pgserver"
 	"mulligan/snap/postgres/physical/wal"
 )
@@ -72,54 +72,12 @@ type raw struct {
 	Warnings []string        `json:"warnings"`
 }
 
-// put writes a record durably.
-func (r *records) put(kind, id string, v any) error {
-	data, err := json.Marshal(v)
-	if err != nil {
-		return err
-	}
-	return durable.WriteFile(filepath.Join(r.dir, kind, id+".json"), data, 0o600)
-}
+func (r *records) put(kind, id string, v any) error { return jsonrows.Folder(r.dir).Put(kind, id, v) }
+func (r *records) get(kind, id string, v any) error { return jsonrows.Folder(r.dir).Get(kind, id, v) }
+func (r *records) drop(kind, id string) error       { return jsonrows.Folder(r.dir).Drop(kind, id) }
 
-// get reads a record. If the record does not exist, the error is fs.ErrNotExist.
-func (r *records) get(kind, id string, v any) error {
-	if !database.ValidName(id) {
-		return fs.ErrNotExist
-	}
-	data, err := os.ReadFile(filepath.Join(r.dir, kind, id+".json"))
-	if err != nil {
-		return err
-	}
-	if err := json.Unmarshal(data, v); err != nil {
-		return errs.Wrap(errs.Corrupt, "read the record of "+id, err)
-	}
-	return nil
-}
-
-// drop removes a record durably. A missing record is not an error.
-func (r *records) drop(kind, id string) error {
-	return removeDurably(filepath.Join(r.dir, kind, id+".json"))
-}
-
-// list reads all records of a kind, sorted by id.
 func list[T any](r *records, kind string) ([]T, error) {
-	entries, err := os.ReadDir(filepath.Join(r.dir, kind))
-	if err != nil {
-		return nil, err
-	}
-	var all []T
-	for _, e := range entries {
-		id, found := strings.CutSuffix(e.Name(), ".json")
-		if !found {
-			continue
-		}
-		var v T
-		if err := r.get(kind, id, &v); err != nil {
-			return nil, err
-		}
-		all = append(all, v)
-	}
-	return all, nil
+	return jsonrows.List[T](jsonrows.Folder(r.dir), kind)
 }
 
 func (r *records) bases() ([]wal.Base, error) { return list[wal.Base](r, "bases") }
@@ -178,16 +136,6 @@ func (r *records) marker(id snap.SnapshotID) (m marker, err error) {
 	return m, err
 }
 
-// removeDurably removes a file, if it exists. The file does not reappear after a power cut.
-func removeDurably(path string) error {
-	if err := os.Remove(path); errors.Is(err, fs.ErrNotExist) {
-		return nil
-	} else if err != nil {
-		return err
-	}
-	return durable.Sync(filepath.Dir(path))
-}
-
 // sumsFile returns the path of the list of checksums of a base backup's files.
 func (r *records) sumsFile(id string) string {
 	return filepath.Join(r.dir, "bases", id+".sums")
@@ -239,7 +187,7 @@ func (r *records) remember(f facts) error {
 	if err := r.put(".", "ward", r.ward); err != nil {
 		return err
 	}
-	return r.put(".", "facts", f.lasting())
+	return r.put(".", "facts", f.Lasting())
 }
 
 // rememberAgain calls remember if the facts have changed.
@@ -250,7 +198,7 @@ func (r *records) rememberAgain(f facts) error {
 		return err
 	}
 	a, err1 := json.Marshal(old)
-	b, err2 := json.Marshal(f.lasting())
+	b, err2 := json.Marshal(f.Lasting())
 	if err == nil && errors.Join(err1, err2) == nil && string(a) == string(b) {
 		return nil
 	}

@@ -10,6 +10,7 @@ import (
 	"mulligan/snap"
 	"mulligan/snap/database"
 	"mulligan/snap/postgres/physical/asowner"
+	"mulligan/snap/postgres/physical/jsonrows"
 	"mulligan/snap/postgres/physical/wal"
 )
 
@@ -254,7 +255,7 @@ func (rt *retention) discard(ctx context.Context, g garbage) error {
 		return err
 	}
 	for _, b := range g.bases {
-		if err := errors.Join(rt.records.drop("bases", b.ID), removeDurably(rt.records.sumsFile(b.ID)), rt.store.remove(ctx, rt.store.path("bases", b.ID))); err != nil {
+		if err := errors.Join(rt.records.drop("bases", b.ID), jsonrows.Remove(rt.records.sumsFile(b.ID)), rt.store.remove(ctx, rt.store.path("bases", b.ID))); err != nil {
 			return err
 		}
 	}

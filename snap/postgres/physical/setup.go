@@ -50,7 +50,7 @@ func (d *Driver) enable(ctx context.Context) (changes []string, restart bool, er
 	if made {
 		changes = append(changes, fmt.Sprintf("The log and copies of the cluster are kept in %s.", d.cfg.Store))
 	}
-	if others := f.others(d.server.database()); len(others) > 0 {
+	if others := f.Others(d.server.database()); len(others) > 0 {
 		changes = append(changes, "A restore takes the whole cluster back, also these databases: "+strings.Join(others, ", ")+".")
 	}
 	more, restart, err := d.configure(ctx, c, f)

@@ -1,0 +1,78 @@
+// Package jsonrows keeps small records, each in a file of JSON.
+package jsonrows
+
+import (
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"mulligan/durable"
+	"mulligan/errs"
+	"mulligan/snap/database"
+)
+
+// Folder is the path of a folder with records. Each kind of them has a subfolder.
+type Folder string
+
+// Put writes a record durably.
+func (f Folder) Put(kind, id string, v any) error {
+	data, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	return durable.WriteFile(f.file(kind, id), data, 0o600)
+}
+
+func (f Folder) file(kind, id string) string { return filepath.Join(string(f), kind, id+".json") }
+
+// Get reads a record. If the record does not exist, the error is fs.ErrNotExist.
+func (f Folder) Get(kind, id string, v any) error {
+	if !database.ValidName(id) {
+		return fs.ErrNotExist
+	}
+	data, err := os.ReadFile(f.file(kind, id))
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(data, v); err != nil {
+		return errs.Wrap(errs.Corrupt, "read the record of "+id, err)
+	}
+	return nil
+}
+
+// Drop removes a record durably. A missing record is not an error.
+func (f Folder) Drop(kind, id string) error { return Remove(f.file(kind, id)) }
+
+// List reads all records of a kind, sorted by id.
+func List[T any](f Folder, kind string) ([]T, error) {
+	entries, err := os.ReadDir(filepath.Join(string(f), kind))
+	if err != nil {
+		return nil, err
+	}
+	var all []T
+	for _, e := range entries {
+		id, found := strings.CutSuffix(e.Name(), ".json")
+		if !found {
+			continue
+		}
+		var v T
+		if err := f.Get(kind, id, &v); err != nil {
+			return nil, err
+		}
+		all = append(all, v)
+	}
+	return all, nil
+}
+
+// Remove removes a file, if it exists. The file does not reappear after a power cut.
+func Remove(path string) error {
+	if err := os.Remove(path); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	return durable.Sync(filepath.Dir(path))
+}
