@@ -394,13 +394,13 @@ func (c Copy) inside() (socket, service string) {
 	return socket, service
 }
 
-// out returns the unit that leads out of the copy's network.
+// out returns the unit that leads out of the copy's network. If it failed, as where the host is not connected, systemd forgets it with the copy.
 func (c Copy) out() string {
 	var words []string
 	for _, w := range c.Out {
 		words = append(words, quoteUnit(w))
 	}
-	return fmt.Sprintf("[Unit]\nDescription=Way out of %s\nPartOf=%s\nStartLimitIntervalSec=0\n%s[Service]\nType=forking\nIgnoreSIGPIPE=no\nExecStart=%s\nTimeoutStartSec=20\nNoNewPrivileges=yes\n%s",
+	return fmt.Sprintf("[Unit]\nDescription=Way out of %s\nPartOf=%s\nStartLimitIntervalSec=0\nCollectMode=inactive-or-failed\n%s[Service]\nType=forking\nIgnoreSIGPIPE=no\nExecStart=%s\nTimeoutStartSec=20\nNoNewPrivileges=yes\n%s",
 		quoteUnit(c.Description), c.Name, c.joins(outName(c.Name)), strings.Join(words, " "), apart)
 }
 
