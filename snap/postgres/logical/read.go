@@ -26,6 +26,18 @@ import (
 // errMoved means that a table was rewritten or dropped while it was read.
 var errMoved = errors.New("a table was rewritten meanwhile")
 
+// queued is an error of a session that waited for a table which the first session of the same reading has locked. So a statement of the app
+// waits for the first session, and the other session waits behind it: that ends when the first one lets go.
+type queued struct{ error }
+
+func (q queued) Unwrap() error { return q.error }
+
+// besideWait bounds how long the sessions beside the first one wait for a table. All tries of a capture together wait as long as the first
+// session would.
+func (d *Driver) besideWait() string {
+	return strconv.FormatInt(max(d.cfg.LockTimeout.Milliseconds()/maxTries, 1), 10)
+}
+
 // readLive reads the live database, which may be absent. b and like are as for read.
 func (d *Driver) readLive(ctx context.Context, b *cas.Batch, like *state) (*manifest, error) {
 	m, err := d.read(ctx, d.login.Database, b, like)
@@ -71,10 +83,14 @@ func (d *Driver) readIn(ctx context.Context, c *conn, b *cas.Batch, like *state)
 	for tries := 1; ; tries++ {
 		r := &reader{d: d, batch: b, like: like, lead: c}
 		m, err := r.run(ctx)
-		if !errors.Is(err, errMoved) {
+		var behind queued
+		if !errors.Is(err, errMoved) && !errors.As(err, &behind) {
 			return m, err
 		}
 		if tries == maxTries {
+			if behind.error != nil {
+				return nil, behind.error
+			}
 			return nil, snap.Changed("", "database "+c.db)
 		}
 		if err := c.exec(ctx, "ROLLBACK"); err != nil {
@@ -206,7 +222,7 @@ func (r *reader) catalog(ctx context.Context) (rels []*relation, err error) {
 func (r *reader) schemaArgs(format string) []string {
 	return []string{
 		"--format=" + format, "--compress=0", "--section=pre-data", "--section=post-data", "--no-blobs", "--no-password",
-		"--lock-wait-timeout=" + strconv.FormatInt(r.d.cfg.LockTimeout.Milliseconds(), 10),
+		"--lock-wait-timeout=" + r.d.besideWait(),
 		"--snapshot=" + r.snapshot, "--dbname=dbname=" + pglogin.Quote(r.lead.db),
 	}
 }
@@ -219,7 +235,7 @@ func (r *reader) schema(ctx context.Context) error {
 	}
 	text := &bounded{most: maxSchema}
 	text.to = &text.buf
-	if err := r.d.tools.Run(ctx, *r.d.login, pgtools.Command{Tools: r.tool, Name: "pg_dump", Args: r.schemaArgs("plain"), Out: text}); err != nil {
+	if err := r.dump(ctx, "plain", text); err != nil {
 		if text.err != nil {
 			return text.err
 		}
@@ -241,7 +257,7 @@ func (r *reader) schema(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
 		out := &bounded{to: in, most: maxArchive}
-		err := r.d.tools.Run(ctx, *r.d.login, pgtools.Command{Tools: r.tool, Name: "pg_dump", Args: r.schemaArgs("custom"), Out: out})
+		err := r.dump(ctx, "custom", out)
 		if out.err != nil {
 			err = out.err
 		}
@@ -254,6 +270,19 @@ func (r *reader) schema(ctx context.Context) error {
 		return err
 	})
 	return group.Wait()
+}
+
+// dump runs pg_dump for the schema.
+func (r *reader) dump(ctx context.Context, format string, out io.Writer) error {
+	locking := false // it failed to lock a table; what it says of that is in the server's language
+	err := r.d.tools.Run(ctx, *r.d.login, pgtools.Command{Tools: r.tool, Name: "pg_dump", Args: r.schemaArgs(format), Out: out, Harmless: func(said string) bool {
+		locking = strings.Contains(said, "LOCK TABLE")
+		return false
+	}})
+	if err != nil && locking {
+		return queued{err}
+	}
+	return err
 }
 
 // knownArchive returns the archive of an earlier snapshot with the same schema.
@@ -338,7 +367,7 @@ func (r *reader) worker(ctx context.Context, encoding string) (*conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	err = c.exec(ctx, "SET client_encoding = "+literal(encoding)+"; BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY; SET TRANSACTION SNAPSHOT "+literal(r.snapshot))
+	err = c.exec(ctx, "SET client_encoding = "+literal(encoding)+"; SET lock_timeout = "+r.d.besideWait()+"; BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY; SET TRANSACTION SNAPSHOT "+literal(r.snapshot))
 	if err != nil {
 		c.close()
 		return nil, err
@@ -356,6 +385,9 @@ func (r *reader) table(ctx context.Context, c *conn, i int) error {
 	if sqlState(err) == stateDenied {
 		return errs.New(errs.Denied, "", "%s may not read table %s", r.d.login.User, t.id()).
 			WithHint("GRANT SELECT ON %s.%s TO %s, or let its owner read it", quote(t.Schema), quote(t.Name), quote(r.d.login.User))
+	}
+	if sqlState(err) == stateLocked {
+		return queued{fmt.Errorf("table %s: %w", t.id(), err)}
 	}
 	if err != nil {
 		return fmt.Errorf("table %s: %w", t.id(), err)
