@@ -2,6 +2,7 @@ package daemon_test
 
 import (
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,6 +12,7 @@ import (
 	"mulligan/daemon"
 	"mulligan/errs"
 	"mulligan/ipc"
+	"mulligan/testkit"
 )
 
 // TestNotes: after its first checkpoint, what changes in the files of an app without automatic checkpoints is noted. Checkpoints, comparisons
@@ -94,6 +96,42 @@ func TestShareWatches(t *testing.T) {
 		t.Errorf("%v", state)
 	}
 	waitFor(t, "the other one has them, once it is asked for", func() bool { return followingOf(t, d, "left") == "noting" })
+}
+
+// TestDeleteOfNoted: what only a deleted checkpoint held is freed, also where changes are noted.
+func TestDeleteOfNoted(t *testing.T) {
+	t.Parallel()
+	w := world{dir: t.TempDir()}
+	check(t, os.Mkdir(w.ws(), 0o755))
+	check(t, os.WriteFile(filepath.Join(w.ws(), "big"), testkit.Bytes(t, 4<<20), 0o644))
+	opt := w.options()
+	opt.UpkeepEvery, opt.Watches = 20*time.Millisecond, 0
+	d := w.openAs(t, opt)
+	defer func() { w.close(t, d) }()
+	_, err := d.AddApp(t.Context(), root, ipc.App{Slug: "shop", Workspace: w.ws()})
+	check(t, err)
+	first := createAs(t, d, "shop")
+	waitFor(t, "changes are noted", func() bool { return followingOf(t, d, "shop") == "noting" })
+	if n := stored(t, w.state()); n < 4<<20 {
+		t.Errorf("the checkpoint takes %d bytes", n)
+	}
+	check(t, os.Remove(filepath.Join(w.ws(), "big")))
+	createAs(t, d, "shop")
+	check(t, d.Delete(t.Context(), root, "shop", first.ID))
+	waitFor(t, "the file's contents are freed", func() bool { return stored(t, w.state()) < 1<<20 })
+}
+
+func stored(t *testing.T, dir string) (bytes int64) {
+	t.Helper()
+	_ = filepath.WalkDir(dir, func(_ string, e fs.DirEntry, err error) error { // files come and go
+		if err == nil && !e.IsDir() {
+			if info, err := e.Info(); err == nil && e.Name() != "ballast" {
+				bytes += info.Size()
+			}
+		}
+		return nil
+	})
+	return bytes
 }
 
 func followingOf(t *testing.T, d *daemon.Daemon, slug string) string {

@@ -23,8 +23,8 @@ type Journal interface {
 	// state shortly after the path has been quiet. It calls notify with each batch of changes
 	// as it sees them, from one goroutine and in order; notify must not block. After lost
 	// events, or while the workspace is missing, Follow rescans the whole workspace and
-	// reports so in Following. If notify is nil, nobody needs the states between two calls of Flush or Capture: Follow notes
-	// which paths change, and reads them at those calls.
+	// reports so in Following. If notify is nil, nobody needs the states between two calls of Flush or Capture, nor the journal
+	// that is there: Follow notes which paths change, reads them at those calls, and deletes the journal at its beginning and end.
 	Follow(ctx context.Context, notify func(Batch)) error
 
 	// Following reports how current the journal is.

@@ -200,9 +200,6 @@ type Follower interface {
 	State() string       // in one word
 	Problems() []string  // what needs a person's attention
 	Driver() snap.Driver // of the files, whose journal it reads
-
-	// Unneeded returns the position before which nobody needs the journal, or "" if that depends on the turns.
-	Unneeded(context.Context) snap.Mark
 }
 
 // Following returns the app's follower, or nil if its files are not followed.

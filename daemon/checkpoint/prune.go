@@ -198,9 +198,6 @@ func (svc *Service) trimTurns(ctx context.Context, a *app.App, kept []store.Chec
 	}
 	from := neededFrom(recs, a.Rec().Retention.KeepTurns, kept)
 	f := a.Following()
-	if f != nil && from == "" {
-		from = f.Unneeded(ctx)
-	}
 	if f == nil || from == "" {
 		return nil
 	}

@@ -9,6 +9,7 @@ import (
 
 	"mulligan/daemon/app"
 	"mulligan/daemon/layer"
+	"mulligan/daemon/store"
 	"mulligan/snap"
 )
 
@@ -27,6 +28,16 @@ type notes struct {
 
 // mostNotes bounds the apps whose changes are noted: each takes one of the inotify instances that its user may have, 128 by default.
 const mostNotes = 32
+
+// unnoted says that an app gave its watches to others, and when, and when it had last been asked for.
+type unnoted struct {
+	asked int64 // as in App.LastAsked
+	at    time.Time
+}
+
+// restLooks is the number of looks for which such an app waits: to begin again costs as much as to look at all of its files, and two apps
+// that are both in use must not take the watches from each other all the time.
+const restLooks = 120
 
 // follow notes changes until stop is called, where the kernel tells of all of them.
 func (n *notes) follow(workspace string) error {
@@ -70,15 +81,6 @@ func (n *notes) Problems() []string {
 	return nil
 }
 
-// Unneeded returns the present position: no state between two checkpoints is needed.
-func (n *notes) Unneeded(ctx context.Context) snap.Mark {
-	mark, err := n.j.Flush(ctx)
-	if err != nil {
-		return ""
-	}
-	return mark
-}
-
 // ShareWatches begins to note the changes of each app that has a checkpoint, unless its settings say no; without a word of them, not of forks,
 // which are not there for long. If there are not enough watches for all, those that somebody asked for last have them: the changes of the app
 // that nobody asked for the longest are noted no more, until somebody asks for it. Apps whose settings ask for it stay.
@@ -108,7 +110,7 @@ func (svc *Service) ShareWatches(ctx context.Context) {
 		return
 	}
 	n.stop()
-	svc.unnoted.Store(last.Rec().ID, last.LastAsked.Load())
+	svc.unnoted.Store(last.Rec().ID, unnoted{last.LastAsked.Load(), time.Now()})
 	svc.opt.Log.Info("files: what changes is not noted any more, because there are not enough watches for all apps", "app", last.Rec().Slug)
 }
 
@@ -119,11 +121,16 @@ func (svc *Service) note(ctx context.Context, a *app.App) {
 	if rec.Auto || asked && !*rec.Follow || !asked && rec.Fork != nil || !a.Ready() {
 		return
 	}
-	if then, ok := svc.unnoted.Load(rec.ID); ok && then.(int64) == a.LastAsked.Load() {
-		return
+	if was, ok := svc.unnoted.Load(rec.ID); ok {
+		if u := was.(unnoted); u.asked == a.LastAsked.Load() || time.Since(u.at) < restLooks*svc.opt.UpkeepEvery {
+			return
+		}
 	}
 	if cps, err := svc.store.Checkpoints(ctx, rec.ID); err != nil || len(cps) == 0 {
 		return // the first one reads all files, and what it found is remembered
+	}
+	if recs, err := svc.store.Turns(ctx, rec.ID, 0); err != nil || slices.ContainsFunc(recs, func(t store.Turn) bool { return t.Start != "" }) {
+		return // they need the journal of the time when the app asked for automatic checkpoints
 	}
 	short, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
 	defer cancel()

@@ -20,7 +20,7 @@ type Service struct {
 	checkpoints *checkpoint.Service
 	opt         *settings.Options
 	store       *records.Records
-	unnoted     sync.Map // when apps that gave their watches to others were last asked for, by their ids
+	unnoted     sync.Map // the apps that gave their watches to others: unnoted, by their ids
 }
 
 // New returns the service of a daemon's turns.

@@ -50,9 +50,6 @@ func (t *Tracker) State() string {
 	}
 }
 
-// Unneeded returns "", because turns need the journal.
-func (t *Tracker) Unneeded(context.Context) snap.Mark { return "" }
-
 // Flush waits until all writes made so far are in the journal, and returns the journal's position.
 // Before the first reading of the files is complete, it waits for that too.
 func (t *Tracker) Flush(ctx context.Context) (snap.Mark, error) {

@@ -2,9 +2,11 @@ package files
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -57,6 +59,41 @@ func TestNoting(t *testing.T) {
 	stale(t, sw, true)
 	must(t, sw.Undo(t.Context()))
 	f.exact(t)
+}
+
+// TestNotingLetsGo: what only a deleted snapshot held is freed, also if the journal cannot be written at that moment.
+func TestNotingLetsGo(t *testing.T) {
+	for _, broken := range []bool{false, true} {
+		var fail atomic.Bool
+		f := &followed{site: newSite(t, func(c *Config) {
+			c.Failpoint = func(step string) error {
+				if step == "keyframe" && fail.Load() {
+					return errors.New("the disk is full")
+				}
+				return nil
+			}
+		}), noting: true}
+		write(t, f.dir+"/stays", "as it is")
+		write(t, f.dir+"/goes", string(testkit.Bytes(t, 1<<20)))
+		f.follow(t)
+		first := f.capture(t)
+		must(t, os.Remove(f.dir+"/goes"))
+		f.capture(t)
+		fail.Store(broken)
+		must(t, f.Delete(t.Context(), first.ID))
+		fail.Store(false)
+		freed, err := f.cas.Collect(t.Context())
+		if must(t, err); freed < 1<<20 {
+			t.Errorf("broken %v: %d bytes were freed", broken, freed)
+		}
+		f.exact(t)
+		third := f.capture(t)
+		must(t, f.Verify(t.Context(), third.ID, snap.Full))
+		f.stop()
+		if roots := f.cas.Roots(f.prefix() + "journal/"); len(roots) > 0 {
+			t.Errorf("broken %v: the journal is left: %+v", broken, roots)
+		}
+	}
 }
 
 func stale(t *testing.T, sw snap.Switch, want bool) {

@@ -83,8 +83,12 @@ func (d *Driver) Delete(ctx context.Context, id snap.SnapshotID) error {
 		return err
 	}
 	d.names.Lock()
-	defer d.names.Unlock()
-	return workspace.Wrap(errs.Failed, op, d.cfg.Store.Delete(d.rootName(id)))
+	err := d.cfg.Store.Delete(d.rootName(id))
+	d.names.Unlock() // the journal's own work may wait for it
+	if err == nil {
+		err = d.follower.LetGo(ctx)
+	}
+	return workspace.Wrap(errs.Failed, op, err)
 }
 
 // stored returns a snapshot's manifest with the present rules of exclusion. If the snapshot was captured with other rules, the

@@ -87,6 +87,11 @@ func (m *merger) pruneAll(path string, n *manifest.Node) {
 // records the changes from its end to top.
 func (j *Session) join(ctx context.Context, top *manifest.Manifest) error {
 	h := j.f.Journal
+	if j.noting() { // what is there is of a process that was killed, or of a folder that was replaced
+		if err := h.Drop(); err != nil {
+			return err
+		}
+	}
 	_, at, about, err := h.Head()
 	if err != nil {
 		return err

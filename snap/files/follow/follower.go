@@ -45,7 +45,7 @@ type Follower struct {
 const cookiesDir = "watch"
 
 // Follow writes the journal until ctx ends. Only one call at a time is possible. If notify is nil, nobody needs what the files were between
-// two views: changed paths are noted, and nothing is read before a view or a flush.
+// two views: changed paths are noted, nothing is read before a view or a flush, and the journal is deleted at the end.
 func (f *Follower) Follow(ctx context.Context, notify func(snap.Batch)) error {
 	const op = "follow files"
 	dir := f.Walker.Workspace.Dir
@@ -74,6 +74,9 @@ func (f *Follower) Follow(ctx context.Context, notify func(snap.Batch)) error {
 	stop()
 	watching.Wait()
 	err = j.end()
+	if j.noting() {
+		err = errors.Join(err, f.Journal.Drop())
+	}
 	f.publish(nil)
 	close(j.ended)
 	if err == nil {
@@ -129,6 +132,25 @@ func (f *Follower) Flush(ctx context.Context, op string) error {
 	return j.flush(ctx)
 }
 
+// letGoWithin bounds the wait of LetGo: a deletion must not wait for a filesystem that does not answer.
+const letGoWithin = 2 * time.Second
+
+// LetGo ends what the journal keeps of states before that of the last view, if nobody needs them, because a snapshot was deleted. If that cannot
+// be written, as on a full disk, the journal is deleted, and the next view reads the workspace as the first one did.
+func (f *Follower) LetGo(ctx context.Context) error {
+	j := f.current()
+	if j == nil || !j.noting() {
+		return nil
+	}
+	short, cancel := context.WithTimeout(ctx, letGoWithin)
+	defer cancel()
+	err := j.Do(short, j.letGo)
+	if errors.Is(err, ErrEnded) || short.Err() != nil && ctx.Err() == nil { // the end of Follow, or the next epoch, does it
+		return nil
+	}
+	return err
+}
+
 // View returns the present state of the workspace. how says how far it looks for changes without an event. The paths of fresh
 // are read even if they look unchanged. b, unless nil, gets the manifest. The error is ErrEnded if Follow is not running.
 func (f *Follower) View(ctx context.Context, b *cas.Batch, how Depth, fresh map[string]bool) (*View, error) {
@@ -179,6 +201,9 @@ func (f *Follower) Memory(ctx context.Context, deltas []diff.Delta) walk.Memory 
 	}
 	s := snapshot{}
 	err := j.Do(ctx, func() error {
+		if j.live == nil {
+			return ErrEnded
+		}
 		for i := range deltas {
 			path := deltas[i].Path
 			if n := j.live.find(path); n != nil && n.Sure {

@@ -66,7 +66,38 @@ func (j *Session) NewEpoch() error {
 		return err
 	}
 	j.live.begun()
-	return nil
+	return j.trim()
+}
+
+// letGo begins an epoch with the state of the last view, and deletes those before it.
+func (j *Session) letGo() error {
+	if j.live == nil {
+		return nil
+	}
+	_, _, about, err := j.f.Journal.Head()
+	switch {
+	case err != nil:
+		return err
+	case about.Last == about.Base:
+		err = j.trim()
+	default:
+		err = j.NewEpoch()
+	}
+	if err == nil {
+		return nil
+	}
+	j.f.Walker.Cache.Fill(j.live.root)
+	j.live = nil // the next view reads the workspace, and begins another journal
+	return j.f.Journal.Drop()
+}
+
+// trim deletes the epochs before the newest one, if nobody needs them.
+func (j *Session) trim() error {
+	mark, _, _, err := j.f.Journal.Head()
+	if err != nil || !j.noting() {
+		return err
+	}
+	return j.f.Journal.Trim("follow files", mark)
 }
 
 // ReadAgain reads all files again whose contents the store has lost, and discards the record of stored folders.

@@ -243,6 +243,9 @@ func (j *Session) view(ctx context.Context, b *cas.Batch, how Depth, fresh map[s
 		return nil, err
 	}
 	err = j.Do(ctx, func() error {
+		if j.live == nil { // a deletion came between
+			return ErrEnded
+		}
 		if err := j.f.Failpoint.At("scanned"); err != nil {
 			return err
 		}
@@ -301,6 +304,9 @@ const flushPatience = 5 * time.Second
 
 // moving returns the repositories in the tree that changed since began, when their reading began, and those that are locked.
 func (j *Session) moving(ctx context.Context, began time.Time) (moved, held []string, err error) {
+	if j.live == nil { // a deletion came between
+		return nil, nil, nil
+	}
 	root, err := j.open()
 	if err != nil {
 		return nil, nil, err

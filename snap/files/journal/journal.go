@@ -285,6 +285,25 @@ func (h *Journal) Trim(op string, oldest snap.Mark) error {
 	return nil
 }
 
+// Drop deletes the journal. What is written afterwards is another one, whose marks differ.
+func (h *Journal) Drop() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if err := h.load(); err != nil {
+		return err
+	}
+	var names []string
+	for _, e := range h.epochs {
+		names = append(names, e.root)
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	err := h.s.Delete(names...)
+	h.loaded, h.id, h.epochs = false, "", nil
+	return err
+}
+
 // ended returns the root names of the epochs that end before the mark, oldest first. The caller must hold mu.
 func (h *Journal) ended(op string, oldest snap.Mark) (names []string, err error) {
 	seq, err := h.parse(op, oldest)
