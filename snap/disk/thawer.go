@@ -2,23 +2,20 @@ package disk
 
 import (
 	"sync"
-	"time"
 
 	"mulligan/errs"
+	"mulligan/snap/disk/guest"
 	"mulligan/snap/disk/layertree"
 	"mulligan/snap/disk/virt"
 )
 
 // thawer makes sure that the guest's filesystems do not stay frozen. The caller of each method except
-// keepThawing and thawOnce holds the driver's lock.
+// thawOnce holds the driver's lock.
 type thawer struct {
 	d       *Driver
-	work    sync.WaitGroup // keepThawing
-	thawing bool           // keepThawing runs
+	work    sync.WaitGroup // of thawSoon
+	thawing bool           // the work of thawSoon goes on
 }
-
-// thawInterval is the pause between attempts to thaw a guest whose agent does not answer.
-const thawInterval = time.Second
 
 // thaw thaws the guest. If the guest does not answer in time, thaw records that, and the driver keeps trying in the background
 // until it answers or the domain is off.
@@ -41,39 +38,25 @@ func (th *thawer) thaw(m virt.Machine) error {
 	return err
 }
 
-// thawSoon starts keepThawing if the guest may be frozen.
+// thawSoon begins to thaw the guest if it may be frozen, until that succeeds, the domain is off, or the driver closes.
 func (th *thawer) thawSoon() {
 	if th.d.tree.Unfinished() && !th.thawing {
 		th.thawing = true
-		th.work.Go(th.keepThawing)
-	}
-}
-
-// keepThawing tries to thaw the guest until that succeeds, the domain is off, or the driver closes.
-func (th *thawer) keepThawing() {
-	d := th.d
-	tick := time.NewTicker(thawInterval)
-	defer tick.Stop()
-	for {
-		select {
-		case <-d.life.Done():
-			return
-		case <-tick.C:
-		}
-		if err := th.thawOnce(); err != nil {
-			d.cfg.Log.Debug("the guest does not thaw yet", "domain", d.cfg.Domain, "err", err)
-			continue
-		}
-		return
+		th.work.Go(func() { guest.Release(th.d.life, th.thawOnce) })
 	}
 }
 
 // thawOnce tries once to thaw the guest, and returns an error if the guest may still be frozen.
-func (th *thawer) thawOnce() error {
+func (th *thawer) thawOnce() (err error) {
 	d := th.d
 	const op = "thaw the guest"
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	defer func() {
+		if err != nil {
+			d.cfg.Log.Debug("the guest does not thaw yet", "domain", d.cfg.Domain, "err", err)
+		}
+	}()
 	if d.life.Err() == nil && d.tree.Unfinished() {
 		m, err := d.dom.machine(op)
 		if err != nil {

@@ -122,6 +122,15 @@ const (
 	shutdownAgain = 10 * time.Second
 )
 
+// SwitchOff switches off a domain that is in the power state p, in the way how. A guest that is asked to shut down has limit for it, and a
+// domain that is paused is not asked.
+func SwitchOff(ctx context.Context, m virt.Machine, p virt.Power, how Shutdown, limit time.Duration, log *slog.Logger) error {
+	if how == Clean && p == virt.Running && ShutDown(ctx, m, limit, log) {
+		return nil
+	}
+	return m.Destroy()
+}
+
 // ShutDown asks the guest to shut down and waits, at most for limit. It leaves a part of ctx's time for switching the domain off.
 func ShutDown(ctx context.Context, m virt.Machine, limit time.Duration, log *slog.Logger) (down bool) {
 	if end, ok := ctx.Deadline(); ok {

@@ -50,3 +50,22 @@ func Still(m virt.Machine, ran bool) (still bool, warning string, err error) {
 	}
 	return false, "the guest did not shut down: it was switched off, or its QEMU died." + AfterPowerCut, nil
 }
+
+// releaseEvery is the pause between attempts to let a guest go on that may stand still.
+const releaseEvery = time.Second
+
+// Release tries once a second to let a guest go on, by once, until that returns no error or life ends.
+func Release(life context.Context, once func() error) {
+	tick := time.NewTicker(releaseEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-life.Done():
+			return
+		case <-tick.C:
+		}
+		if once() == nil {
+			return
+		}
+	}
+}

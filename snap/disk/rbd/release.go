@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"mulligan/errs"
+	"mulligan/snap/disk/guest"
 	"mulligan/snap/disk/layertree"
 	"mulligan/snap/disk/virt"
 )
@@ -50,9 +51,6 @@ func (re *releaser) letGo(m virt.Machine) error {
 	return d.update(func(r *record) { r.Hold = nil })
 }
 
-// releaseEvery is the pause between attempts to let a guest go on.
-const releaseEvery = time.Second
-
 // soon tries to let the guest go on until that succeeds, the domain is off, or the driver closes. The caller holds the lock.
 func (re *releaser) soon() {
 	d := re.d
@@ -60,20 +58,7 @@ func (re *releaser) soon() {
 		return
 	}
 	re.runs = true
-	re.work.Go(func() {
-		tick := time.NewTicker(releaseEvery)
-		defer tick.Stop()
-		for {
-			select {
-			case <-d.life.Done():
-				return
-			case <-tick.C:
-			}
-			if err := re.once(); err == nil {
-				return
-			}
-		}
-	})
+	re.work.Go(func() { guest.Release(d.life, re.once) })
 }
 
 // once tries once to let the guest go on, and returns an error if it may still stand still.

@@ -79,10 +79,7 @@ func (u *Unit) Stop(ctx context.Context) error {
 			return errs.Wrap(errs.Failed, op, err)
 		}
 	}
-	if d.cfg.Shutdown == guest.Clean && p == virt.Running && guest.ShutDown(ctx, m, d.cfg.ShutdownTimeout, d.cfg.Log.With("domain", d.cfg.Domain)) {
-		return nil
-	}
-	return errs.Wrap(errs.Failed, op, m.Destroy())
+	return errs.Wrap(errs.Failed, op, guest.SwitchOff(ctx, m, p, d.cfg.Shutdown, d.cfg.ShutdownTimeout, d.cfg.Log.With("domain", d.cfg.Domain)))
 }
 
 // Info describes a domain for people.
