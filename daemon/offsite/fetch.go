@@ -102,13 +102,14 @@ func (s *Service) fetch(ctx context.Context, who ipc.Caller, a *app.App, list []
 	return cp, s.checkpoints.Record(ctx, a, &cp, "")
 }
 
-// look finds a checkpoint on one of the remotes.
+// look finds a checkpoint on one of the remotes. What is wrong with one does not keep it from the others.
 func (s *Service) look(ctx context.Context, a *app.App, list []*target, ids []age.Identity, at string) (hist *remote.History, from *remote.Logged, err error) {
 	var why error
 	for _, t := range list {
 		_, bucket, err := s.reach(a.Rec(), t)
 		if err != nil {
-			return nil, nil, err
+			why = errs.Also(why, err)
+			continue
 		}
 		snap.Begin(ctx, "reading the log of "+t.name)
 		hist, err := remote.Reader{Bucket: bucket, Place: t.record().Place, Identities: ids}.Read(ctx)
