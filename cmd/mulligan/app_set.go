@@ -17,6 +17,7 @@ const appSetLong = `Change an app's settings. The keys are those of the app file
   unit=compose:PROJECT    unit=container:NAME     (also accepts the containers that are there now)
   engine=SOCKET           volumes=NAME,…          (of containers; replaces all)
   domain=NAME             uri=URI                 shutdown=clean|destroy
+  follow=true|false       (which files change is noted while they change; false: all are looked at)
   titles=true|false       (the first words of prompts are kept, to call turns by; false also removes,
                           for good, those that are kept so far)
   exclude=PATTERN,…       (gitignore syntax; replaces all; or a list: exclude=["PATTERN", …])
