@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"mulligan/durable"
 	"mulligan/errs"
 )
 
@@ -89,7 +90,7 @@ func lockSocket(path string) (*os.File, error) {
 }
 
 func claim(f *os.File, path string) error {
-	err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	err := durable.Lock(f) // waits a little: a child that a killed daemon was just starting may have the lock until its exec
 	if errors.Is(err, unix.EWOULDBLOCK) {
 		b, _ := io.ReadAll(io.LimitReader(f, 32)) // for the message, which has no pid if this fails
 		pid, _ := strconv.Atoi(strings.TrimSpace(string(b)))

@@ -11,6 +11,9 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"mulligan/errs"
 	"mulligan/testkit"
@@ -154,6 +157,38 @@ func TestSecondDaemon(t *testing.T) {
 		t.Fatalf("after its death: %v", err)
 	}
 	if err := l.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestListenAfterKill has a child that still holds the lock of a killed daemon, as one does that has not come to its exec yet: the next daemon
+// waits for it.
+func TestListenAfterKill(t *testing.T) {
+	sock := filepath.Join(shortDir(t), "s")
+	lock, err := os.Create(sock + ".lock")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	child := exec.Command("cat")
+	child.ExtraFiles = []*os.File{lock}
+	stdin, err := child.StdinPipe()
+	if err == nil {
+		err = child.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	lock.Close()
+	time.AfterFunc(100*time.Millisecond, func() { stdin.Close() }) // by then, Listen has met the lock
+	l, err := Listen(sock, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Close()
+	if err := child.Wait(); err != nil {
 		t.Error(err)
 	}
 }
