@@ -49,9 +49,8 @@ PACKAGES    += $(if $(shell command -v npm),,npm)
 
 # The Debian packages that tests use; only root can install what is missing.
 deps:
-	@missing=; for p in $(PACKAGES); do \
-	  [ "$$(dpkg-query -W -f '$${db:Status-Status}' $$p 2>/dev/null)" = installed ] || missing="$$missing $$p"; \
-	done; \
+	@there=$$(dpkg-query -W -f '/$${Package}/$${db:Status-Status}/ ' $(PACKAGES) 2>/dev/null || true); \
+	missing=; for p in $(PACKAGES); do case $$there in */$$p/installed/*) ;; *) missing="$$missing $$p" ;; esac; done; \
 	if [ -z "$$missing" ]; then exit 0; fi; \
 	if [ -z "$(ROOT)" ] || ! command -v apt-get >/dev/null; then \
 	  echo "deps: not installed:$$missing (tests that need them are skipped)"; exit 0; \
