@@ -56,6 +56,7 @@ type fork struct {
 	Isolation   string   `toml:"isolation"`
 	Ports       []string `toml:"ports"`
 	Dotenv      []string `toml:"dotenv"`
+	Compose     []string `toml:"compose"`
 	Network     *bool    `toml:"network"`
 }
 

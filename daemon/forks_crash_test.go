@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mulligan/daemon"
+	"mulligan/engine/enginetest"
 	"mulligan/ipc"
 	"mulligan/snap"
 	"mulligan/snap/disk/disktest"
@@ -36,11 +37,61 @@ type forkRound struct {
 	redis    bool // the app has a Redis server, whose key word is "zero"
 	guest    *guestOfApp
 	mounted  bool // its forks are made three at a time, and mounted over one copy
+	inside   *containersOfApp
+}
+
+// containersOfApp are those of an app that is a compose project with one service, which keeps a word in a volume.
+type containersOfApp struct {
+	*enginetest.Host
+	volume string // the folder of the app's volume
+	was    string // the app's containers
+}
+
+// newContainersOfApp starts the project in the folder.
+func newContainersOfApp(t *testing.T, kind enginetest.Kind, folder string) *containersOfApp {
+	t.Helper()
+	c := &containersOfApp{Host: enginetest.Boot(t, kind)}
+	write(t, folder, "compose.yml", `version: "3.7"
+services:
+  keeper:
+    image: `+enginetest.Image+`
+    restart: always
+    command: ["/bin/sh", "-c", "trap 'exit 0' TERM; sleep 1000000 & wait"]
+    volumes: ["/usr:/usr:ro", ".:/files", "words:/data"]
+    ports: ["127.0.0.1:18080:8080"]
+volumes: {words: {}}
+`)
+	tool := map[enginetest.Kind]string{enginetest.Docker: "docker-compose", enginetest.Podman: "podman-compose"}[kind]
+	c.Run(t, "/bin/sh", "-c", fmt.Sprintf("cd %s && %s -p shop up -d 2>&1", folder, tool))
+	c.was = c.all(t)
+	return c
+}
+
+// all lists the containers that there are, except those of forks.
+func (c *containersOfApp) all(t *testing.T) string {
+	t.Helper()
+	return c.Run(t, string(c.Kind), "ps", "-a", "--no-trunc", "--format", "{{.ID}} {{.Names}}", "--filter", "name=shop_keeper")
+}
+
+// checkLeft checks that the engine has what is the app's, and nothing of a fork.
+func (c *containersOfApp) checkLeft(t *testing.T) {
+	t.Helper()
+	if now := c.all(t); now != c.was {
+		t.Fatalf("the app's containers are\n%s\nand were\n%s", now, c.was)
+	}
+	for _, what := range [][]string{{"ps", "-aq"}, {"volume", "ls", "-q"}, {"network", "ls", "-q"}} {
+		if left := c.Run(t, append(append([]string{string(c.Kind)}, what...), "--filter", "label=mulligan.fork")...); left != "" {
+			t.Fatalf("of a fork, %v lists %s", what, left)
+		}
+	}
+	if list := strings.Fields(c.Run(t, string(c.Kind), "volume", "ls", "-q")); len(list) != 1 {
+		t.Fatalf("there are the volumes %q", list)
+	}
 }
 
 // newForkRound makes an app of a kind: "command", "unit", or a command with a server: "redis", or "cluster" for a PostgreSQL cluster whose
 // files the daemon manages, or "reflinks" for one on a file system that can share blocks; or a command with a domain: "guest"; or "ports" for forks on the host, or "mounted" for
-// forks that are mounted over one copy.
+// forks that are mounted over one copy; or "docker" or "podman" for a compose project.
 func newForkRound(t *testing.T, kind string) *forkRound {
 	t.Helper()
 	dir, err := os.MkdirTemp("/var/tmp", "mt")
@@ -76,15 +127,25 @@ func newForkRound(t *testing.T, kind string) *forkRound {
 		app.Domain, app.URI, app.Shutdown = g.Name, g.host.URI, "destroy"
 		g.write(t, g.Name, "zero")
 	}
+	var inside *containersOfApp
+	if slices.Contains(enginetest.Kinds, enginetest.Kind(kind)) {
+		inside = newContainersOfApp(t, enginetest.Kind(kind), w.ws())
+		app.Run, app.Unit, app.Engine, app.Volumes = nil, "compose:shop", inside.Socket, []ipc.Volume{{Name: "words"}}
+		app.Forking.Compose = composeTool(t, inside.Host)
+	}
 	if kind == "ports" {
 		app.Forking = ipc.Forking{Isolation: ipc.IsolationPorts, Ports: []string{"PORT"}, Dotenv: []string{".env"}}
 		check(t, os.WriteFile(filepath.Join(w.ws(), ".env"), []byte(parentsEnv), 0o600))
 	}
 	d := w.open(t)
-	_, err = d.AddApp(t.Context(), root, app)
+	added, err := d.AddApp(t.Context(), root, app)
 	check(t, err)
 	w.close(t, d)
-	return &forkRound{round: newRound(t, w), reflinks: kind == "reflinks", ports: kind == "ports", mounted: kind == "mounted", redis: kind == "redis", cluster: app.Databases[len(app.Databases)-1].DataDir, guest: g}
+	if inside != nil {
+		inside.volume = added.Volumes[0].Dir
+		write(t, inside.volume, "word", "zero")
+	}
+	return &forkRound{round: newRound(t, w), inside: inside, reflinks: kind == "reflinks", ports: kind == "ports", mounted: kind == "mounted", redis: kind == "redis", cluster: app.Databases[len(app.Databases)-1].DataDir, guest: g}
 }
 
 // reflinks returns a folder on a file system that can share blocks, where a fork sees it.
@@ -236,6 +297,9 @@ func (r *forkRound) prepareFork(t *testing.T, do string) {
 	if r.guest != nil {
 		r.guest.write(t, r.guest.Name, r.before)
 	}
+	if r.inside != nil {
+		write(t, r.inside.volume, "word", r.before)
+	}
 	d := r.open(t)
 	defer r.close(t, d)
 	old, err := d.Forks(t.Context(), root, "shop")
@@ -264,6 +328,9 @@ func (r *forkRound) prepareFork(t *testing.T, do string) {
 		r.guest.virsh(t, "destroy", made.Forks[0].Domain)
 		r.guest.write(t, made.Forks[0].Domain, r.forked)
 	}
+	if r.inside != nil {
+		write(t, made.Forks[0].Volumes[0].Dir, "word", r.forked)
+	}
 }
 
 // checkFork opens what a dead daemon left: the app and its fork are each whole, and a fork that is not there has left nothing.
@@ -287,6 +354,12 @@ func (r *forkRound) checkFork(t *testing.T, what string) {
 		if state := r.guest.virsh(t, "domstate", r.guest.Name); state != "shut off" {
 			t.Fatalf("the app's domain is %q, and was off before", state)
 		}
+	}
+	if r.inside != nil {
+		if got, err := os.ReadFile(filepath.Join(r.inside.volume, "word")); err != nil || string(got) != word {
+			t.Fatalf("the app is in state %q, and its volume in %q, %v", word, got, err)
+		}
+		testkit.Eventually(t, "the app runs", func() bool { a, err := d.App(t.Context(), root, "shop"); return err == nil && a.State == "running" })
 	}
 	r.tally[map[bool]string{true: "back", false: "forward"}[word == r.before]]++
 	var list ipc.ForkList
@@ -356,6 +429,11 @@ func (r *forkRound) checkWhole(t *testing.T, d *daemon.Daemon, f ipc.App) {
 	if r.guest != nil && !r.guest.has(t, f.Domain, want) {
 		t.Fatalf("the fork is in state %q, and its domain's disk is not", want)
 	}
+	if r.inside != nil {
+		if got, err := os.ReadFile(filepath.Join(f.Volumes[0].Dir, "word")); err != nil || string(got) != want {
+			t.Fatalf("the fork is in state %q, and its volume in %q, %v", want, got, err)
+		}
+	}
 	if r.redis {
 		socket := filepath.Join(r.state(), "apps", string(f.ID), "srv-cache", "at", "redis.sock")
 		out, err := exec.Command("redis-cli", "-s", socket, "GET", "word").CombinedOutput()
@@ -395,6 +473,9 @@ func (r *forkRound) nothingLeft(t *testing.T, d *daemon.Daemon) {
 			t.Fatalf("there are the domains %q", names)
 		}
 	}
+	if r.inside != nil {
+		r.inside.checkLeft(t)
+	}
 	if r.cluster != "" {
 		served, err := filepath.Glob(r.cluster + ".mulligan/served/*")
 		if check(t, err); len(served) > 0 {
@@ -428,7 +509,7 @@ func (r *forkRound) nothingLeft(t *testing.T, d *daemon.Daemon) {
 func testForkKilledAtEveryStep(t *testing.T) {
 	t.Parallel()
 	testkit.Need(t, "root")
-	kinds := []string{"command", "unit", "redis", "cluster", "guest", "ports", "reflinks", "mounted"}
+	kinds := []string{"command", "unit", "redis", "cluster", "guest", "ports", "reflinks", "mounted", "docker", "podman"}
 	for _, i := range testkit.Sample(t, "kinds of apps", len(kinds), 1) {
 		t.Run(kinds[i], func(t *testing.T) { killForks(t, newForkRound(t, kinds[i])) })
 	}

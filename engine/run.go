@@ -211,9 +211,9 @@ func (p *Project) Start(ctx context.Context) error {
 	return p.start(ctx, list, n)
 }
 
-// wanted returns which containers a start without a stop starts.
+// wanted returns which containers a start without a stop starts. A database's that stays up says nothing of the rest.
 func (p *Project) wanted(list []found) (names []string) {
-	up := slices.ContainsFunc(list, func(f found) bool { return f.condition() == running || f.condition() == again })
+	up := slices.ContainsFunc(list, func(f found) bool { return !f.Stays && (f.condition() == running || f.condition() == again) })
 	for _, f := range list {
 		if !up || f.condition() != off {
 			names = append(names, f.Name)

@@ -25,7 +25,12 @@ type Fork struct {
 	Lent   bool   `json:"lent,omitempty"`
 	Making bool   `json:"making,omitempty"` // it is being made or dropped; after a crash it is dropped
 	Folder string `json:"folder"`           // identifies the folder that was made for it: device and inode
-	Pinned string `json:"pinned,omitempty"` // the folder with the copy of the origin's files over which the fork's folder is mounted; empty: the fork has all its files itself
+	// Project is the compose project that is the fork's own, ComposeFiles the compose files that it was made of, relative to the workspace, and Made
+	// what the compose tool made: "container ID", "volume NAME", "network ID".
+	Project      string   `json:"project,omitempty"`
+	ComposeFiles []string `json:"compose_files,omitempty"`
+	Made         []string `json:"made,omitempty"`
+	Pinned       string   `json:"pinned,omitempty"` // the folder with the copy of the origin's files over which the fork's folder is mounted; empty: the fork has all its files itself
 }
 
 // Forking says how an app is forked.
@@ -39,6 +44,8 @@ type Forking struct {
 	Isolation string   `json:"isolation,omitempty"`
 	Ports     []string `json:"ports,omitempty"`  // with IsolationPorts: the variables that hold the app's ports
 	Dotenv    []string `json:"dotenv,omitempty"` // with IsolationPorts: files in the workspace whose lines set these variables
+	// Compose is the command that makes the projects of forks, for an app that is a compose project; empty: the tool that made the app's.
+	Compose []string `json:"compose,omitempty"`
 	// Network says whether forks have a way out, to where their host gets to; null: they have one, where the host can make one. Of a fork it says
 	// whether that fork has one.
 	Network *bool `json:"network,omitempty"`

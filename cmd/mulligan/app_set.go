@@ -28,6 +28,7 @@ const appSetLong = `Change an app's settings. The keys are those of the app file
   fork.dir=FOLDER         fork.expose=PORT,…      fork.expire_after=24h (0: never)
   fork.network=true|false (false: forks reach nothing outside)
   fork.isolation=namespace|ports                  fork.ports=VARIABLE,…   fork.dotenv=FILE,…
+  fork.compose=COMMAND (makes the compose projects of forks)
   database=SPEC           (adds it, or replaces the one of that name; empty: none at all; SPEC
                           as mulligan app add has it)
   database.env=NAME:VARIABLE

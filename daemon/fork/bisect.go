@@ -97,17 +97,17 @@ func (b *bisection) check(ctx context.Context, req *ipc.BisectRequest) (err erro
 	}
 	b.start = b.start && b.parent.Unit() != nil
 	b.free = make(chan struct{}, req.Jobs)
-	if err := b.Service.check(ctx, b.parent, &ipc.ForkRequest{}); err != nil {
+	if err := b.Service.check(ctx, b.parent, &ipc.ForkRequest{NoNetwork: b.offline}); err != nil {
 		return err
 	}
-	if b.kinds, err = b.parent.Now.Load().ServerKinds(ctx); err != nil {
+	if b.kinds, err = serverKinds(ctx, b.parent); err != nil {
 		return err
 	}
 	first, err := b.describe(ctx, b.parent, store.Checkpoint{}, ipc.ForkRequest{NoNetwork: b.offline}, b.kinds)
 	if err == nil {
 		err = b.registry.CheckOwnServers(first)
 	}
-	b.shares = err == nil && (req.Jobs > 1 || !layer.RollsBackWhole(first))
+	b.shares = err == nil && first.Fork.Project == "" && (req.Jobs > 1 || !layer.RollsBackWhole(first))
 	return err
 }
 

@@ -75,7 +75,7 @@ func (s *Service) Fork(ctx context.Context, who ipc.Caller, ref string, req ipc.
 		return list, errs.Wrap(errs.Invalid, op, err)
 	}
 	// What would refuse the first fork does so before a checkpoint is made for it.
-	kinds, err := parent.Now.Load().ServerKinds(ctx)
+	kinds, err := serverKinds(ctx, parent)
 	if err != nil {
 		return list, errs.Wrap(errs.Failed, op, err)
 	}
@@ -96,11 +96,15 @@ func (s *Service) Fork(ctx context.Context, who ipc.Caller, ref string, req ipc.
 	if err != nil {
 		return list, errs.Wrap(errs.Failed, op, err)
 	}
-	pinned, release, err := s.registry.Pinned(ctx, parent, origin, filepath.Dir(first.Workspace), req.Count >= minPinned)
-	if err != nil {
-		return list, errs.Wrap(errs.Failed, op, err)
+	pinned := ""
+	if !engine.Names(parent.Rec().Unit) { // an engine may see no mount that was made after its start, and starts containers before there is one
+		var release func()
+		pinned, release, err = s.registry.Pinned(ctx, parent, origin, filepath.Dir(first.Workspace), req.Count >= minPinned)
+		if err != nil {
+			return list, errs.Wrap(errs.Failed, op, err)
+		}
+		defer release()
 	}
-	defer release()
 	made, failed := make([]ipc.App, req.Count), make([]error, req.Count)
 	var work errgroup.Group
 	work.SetLimit(maxAtOnce)
@@ -149,11 +153,13 @@ func (s *Service) check(ctx context.Context, parent *app.App, req *ipc.ForkReque
 	if err := parent.Now.Load().CheckGuest(ctx); err != nil {
 		return err
 	}
-	if engine.Names(rec.Unit) {
-		return errs.New(errs.Unsupported, "", "the app runs in containers (%s), and forks of those are not supported yet", rec.Unit).
-			WithHint("docker compose -p NAME in a copy of the folder makes a second project by hand")
+	inContainers := engine.Names(rec.Unit)
+	if inContainers {
+		if err := s.checkProject(ctx, parent, req); err != nil {
+			return err
+		}
 	}
-	if rec.Unit != "" && !layer.StartsDomain(parent.Unit()) {
+	if rec.Unit != "" && !inContainers && !layer.StartsDomain(parent.Unit()) {
 		unit := rec.Unit
 		if rec.Fork != nil {
 			unit = rec.Fork.ParentUnit

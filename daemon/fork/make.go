@@ -13,6 +13,7 @@ import (
 	"mulligan/daemon/layer"
 	"mulligan/daemon/records"
 	"mulligan/daemon/store"
+	"mulligan/engine"
 	"mulligan/errs"
 	"mulligan/ipc"
 	"mulligan/snap"
@@ -49,7 +50,13 @@ func (s *Service) fill(ctx context.Context, parent, a *app.App, origin store.Che
 	if a.Rec().Fork.Pinned != "" {
 		mounted = []string{string(snap.Files)}
 	}
-	if err := s.restore(ctx, parent, a, origin, req, mounted...); err != nil {
+	var err error
+	if a.Rec().Fork.Project != "" {
+		err = s.restoreProject(ctx, parent, a, origin, req)
+	} else {
+		err = s.restore(ctx, parent, a, origin, req, mounted...)
+	}
+	if err != nil {
 		return err
 	}
 	if err := s.opt.Failpoint.At("fork: filled"); err != nil {
@@ -257,6 +264,9 @@ func (s *Service) describe(ctx context.Context, parent *app.App, origin store.Ch
 	}
 	rec.Fork = &ipc.Fork{
 		Name: name, Parent: was.ID, Origin: origin.ID, ParentPath: was.Workspace, Servers: kinds, Making: true,
+	}
+	if engine.Names(was.Unit) {
+		return rec, s.onProject(ctx, parent, &rec, req.Set)
 	}
 	if layer.StartsDomain(parent.Unit()) {
 		was.Unit = "" // the daemon starts the fork's domain

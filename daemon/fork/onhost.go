@@ -150,6 +150,11 @@ func (s *Service) settle(ctx context.Context, parent, a *app.App, cp store.Check
 			return err
 		}
 	}
+	return s.start(ctx, a, req)
+}
+
+// start starts a new fork that is to be started.
+func (s *Service) start(ctx context.Context, a *app.App, req ipc.ForkRequest) error {
 	if req.NoStart || a.Unit() == nil {
 		return nil
 	}
@@ -168,10 +173,15 @@ func (s *Service) supersede(ctx context.Context, id ipc.AppID, cp store.Checkpoi
 	if _, err := s.checkpoints.Create(ctx, accounts.Self(), string(id), req); err != nil {
 		return err
 	}
-	if err := s.store.SetPinned(ctx, id, cp.ID, false); err != nil {
+	return s.forget(ctx, id, cp.ID)
+}
+
+// forget deletes a checkpoint of a new fork.
+func (s *Service) forget(ctx context.Context, id ipc.AppID, cp ipc.CheckpointID) error {
+	if err := s.store.SetPinned(ctx, id, cp, false); err != nil {
 		return err
 	}
-	return s.checkpoints.Delete(ctx, accounts.Self(), string(id), cp.ID)
+	return s.checkpoints.Delete(ctx, accounts.Self(), string(id), cp)
 }
 
 func (s *Service) startFork(ctx context.Context, a *app.App) error {

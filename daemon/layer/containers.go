@@ -20,6 +20,25 @@ type Containers struct {
 	*engine.Project
 	e    *engine.Engine
 	user privsep.User // with whose rights the engine is reached
+	// before is called ahead of each start; nil: nothing is to be done then.
+	before func(context.Context) error
+}
+
+// Start starts what the last stop found running, or all.
+func (c *Containers) Start(ctx context.Context) error { return c.begin(ctx, c.Project.Start) }
+
+// StartAgain starts what the last stop found running.
+func (c *Containers) StartAgain(ctx context.Context) error {
+	return c.begin(ctx, c.Project.StartAgain)
+}
+
+func (c *Containers) begin(ctx context.Context, start func(context.Context) error) error {
+	if c.before != nil {
+		if err := c.before(ctx); err != nil {
+			return err
+		}
+	}
+	return start(ctx)
 }
 
 // Close ends the connection to the engine. It accepts nil.
@@ -78,7 +97,11 @@ func (b *Binder) project(rec store.App) (*Containers, error) {
 	for _, c := range rec.Containers {
 		cfg.Members = append(cfg.Members, engine.Member{Name: c.Name, ID: c.ID, Stays: len(c.Serves) > 0})
 	}
-	return &Containers{e.Project(cfg), e, user}, nil
+	c := &Containers{Project: e.Project(cfg), e: e, user: user}
+	if rec.Fork != nil {
+		c.before = func(ctx context.Context) error { return b.ownLines(ctx, rec) }
+	}
+	return c, nil
 }
 
 // volumeLayers returns the layers of the volumes of an app's containers.
@@ -159,7 +182,7 @@ func (b *Binder) findContainers(ctx context.Context, rec *store.App) error {
 	if err != nil {
 		return err
 	}
-	of := &Containers{p, e, user}
+	of := &Containers{Project: p, e: e, user: user}
 	if err := b.checkServers(ctx, *rec, of); err != nil {
 		return err
 	}

@@ -16,6 +16,7 @@ import (
 	"mulligan/daemon/records"
 	"mulligan/daemon/store"
 	"mulligan/daemon/supervise"
+	"mulligan/engine"
 	"mulligan/errs"
 	"mulligan/ipc"
 )
@@ -23,7 +24,7 @@ import (
 // Enter connects to a process that runs commands inside of a fork ([ipc.RunInside]): the init of the fork's command, or, if that does
 // not run, one without a command. end must be called; it ends an init without a command with everything that runs inside.
 func (b *Binder) Enter(ctx context.Context, rec store.App) (conn *net.UnixConn, end func(), err error) {
-	if rec.Unit != "" {
+	if rec.Unit != "" && !engine.Names(rec.Unit) {
 		m, err := b.Systemd(ctx)
 		if err != nil {
 			return nil, nil, err

@@ -27,12 +27,23 @@ func (h hostUnit) launch(cmd *exec.Cmd, visible []string) error {
 	if err := h.b.Mounts.Ensure(h.rec); err != nil {
 		return err
 	}
-	if now, ok := h.b.record(h.rec.ID); ok { // the lines are known only after the unit was bound
-		if err := dotenv.Replace(context.Background(), h.owner, h.rec.Workspace, now.Fork.Dotenv, false); err != nil {
-			return err
-		}
+	if err := h.b.ownLines(context.Background(), h.rec); err != nil {
+		return err
 	}
 	return h.owner.Start(cmd, privsep.Options{Visible: visible})
+}
+
+// ownLines puts a fork's lines into its dotenv files.
+func (b *Binder) ownLines(ctx context.Context, rec store.App) error {
+	now, ok := b.record(rec.ID) // the lines are known only after the unit was bound
+	if !ok || len(now.Fork.Dotenv) == 0 {
+		return nil
+	}
+	acc, err := b.AccountOf(rec)
+	if err != nil {
+		return err
+	}
+	return dotenv.Replace(ctx, acc.User(), rec.Workspace, now.Fork.Dotenv, false)
 }
 
 // enter starts a process that runs commands with the fork's variables.

@@ -228,7 +228,7 @@ func (b *Binder) ownServers(rec store.App) (list []ownServer, err error) {
 	var parents [][]snap.Parent
 	for _, db := range rec.Databases {
 		how, ok := served[db.Driver]
-		if !ok {
+		if !ok || rec.Fork.Project != "" { // the fork's containers have it
 			continue
 		}
 		if rec.Fork.Isolation == ipc.IsolationPorts {

@@ -119,6 +119,21 @@ func (svc *Service) ChangeFork(ctx context.Context, a *app.App, change func(*ipc
 	return nil
 }
 
+// GiveContainers makes containers that have been made for a fork its own: rec is the fork's record with them. The caller has acquired the fork.
+func (svc *Service) GiveContainers(ctx context.Context, a *app.App, rec store.App) error {
+	rec.Rev++
+	if err := svc.store.PutApp(ctx, rec); err != nil {
+		return err
+	}
+	svc.apps.CloseDrivers(a)
+	next, err := svc.binder.SetUp(ctx, rec)
+	if err != nil {
+		return err
+	}
+	a.SetSetup(next)
+	return nil
+}
+
 // RemoveFork ends a fork's processes and removes its folder, its checkpoints and its record. It first records that the fork is
 // not complete, so that an interrupted drop is finished later, and one that failed is tried again.
 func (svc *Service) RemoveFork(ctx context.Context, who ipc.Caller, a *app.App) (err error) {
@@ -138,10 +153,14 @@ func (svc *Service) RemoveFork(ctx context.Context, who ipc.Caller, a *app.App) 
 		return err
 	}
 	defer func() { noteUndropped(a, err) }()
-	if err := svc.stopFork(ctx, a); err != nil {
-		return err
+	if a.Rec().Fork.Project != "" { // its containers need not be all there to be removed
+		svc.turns.StopTracker(a)
+		snap.Begin(ctx, "removing the containers of the fork")
+		err = svc.binder.DropProject(ctx, a.Rec())
+	} else if err = svc.stopFork(ctx, a); err == nil {
+		err = svc.removeCopy(ctx, a)
 	}
-	if err := svc.removeCopy(ctx, a); err != nil {
+	if err != nil {
 		return err
 	}
 	if err := svc.dropGuest(ctx, a); err != nil {
@@ -222,7 +241,7 @@ func (svc *Service) stopFork(ctx context.Context, a *app.App) error {
 
 // writeCopy writes the copy of the parent's unit, if the fork has one.
 func (svc *Service) writeCopy(ctx context.Context, a *app.App) error {
-	if a.Rec().Unit == "" {
+	if a.Rec().Unit == "" || a.Rec().Fork.Project != "" {
 		return nil
 	}
 	unit, err := svc.binder.UnitOf(ctx, a.Rec())

@@ -50,6 +50,8 @@ var (
 	_ snap.LiveCapturer   = (*Driver)(nil)
 	_ snap.Prechecker     = (*Driver)(nil)
 	_ snap.GapFinder      = (*Driver)(nil)
+	_ snap.Adopter        = (*Driver)(nil)
+	_ snap.Seeder         = (*Driver)(nil)
 )
 
 // New returns the driver of a volume whose folder is cfg.Files.Dir.
@@ -145,6 +147,31 @@ func (d *Driver) PrepareScoped(ctx context.Context, req snap.RestoreRequest, pat
 // Resume returns the switch that an earlier process prepared.
 func (d *Driver) Resume(ctx context.Context, id snap.RestoreID) (snap.Switch, error) {
 	return d.guard(d.Driver.Resume(ctx, id))
+}
+
+// Adopt stores a snapshot of another volume's.
+func (d *Driver) Adopt(ctx context.Context, from snap.Driver, id, as snap.SnapshotID) (snap.Snapshot, error) {
+	return d.Driver.Adopt(ctx, filesOf(from), id, as)
+}
+
+// Seed brings a volume that no container uses to a snapshot, with what another volume still has of it.
+func (d *Driver) Seed(ctx context.Context, from snap.Driver, id snap.SnapshotID) error {
+	own, strangers, err := d.keeper.Users(ctx, d.name)
+	if all := append(own, strangers...); err == nil && len(all) > 0 {
+		err = errs.New(errs.Conflict, "", "volume %s is used by a container that runs: %s", d.name, strings.Join(all, ", ")).WithHint("somebody started it meanwhile; try again")
+	}
+	if err != nil {
+		return errs.Wrap(errs.Failed, "fill volume "+d.name, err)
+	}
+	return d.Driver.Seed(ctx, filesOf(from), id)
+}
+
+// filesOf returns the driver of a volume's files, or any other driver as it is.
+func filesOf(from snap.Driver) snap.Driver {
+	if v, ok := from.(*Driver); ok {
+		return v.Driver
+	}
+	return from
 }
 
 func (d *Driver) guard(sw snap.Switch, err error) (snap.Switch, error) {

@@ -119,6 +119,10 @@ var setters = map[string]func(app *ipc.App, change *ipc.AppChange, value string)
 		f.Dotenv = words(v)
 		return nil
 	}),
+	"fork.compose": forkKey(func(f *ipc.Forking, v string) (err error) {
+		f.Compose, err = values.Command(v)
+		return err
+	}),
 	"fork.network": forkKey(func(f *ipc.Forking, v string) error {
 		f.Network = new(v != "false")
 		return accepts(v == "true" || v == "false", "true or false")

@@ -79,6 +79,7 @@ func (p *Printer) AppFields(a ipc.App) [][2]string {
 	add("fork.isolation", nonEmpty(a.Forking.Isolation)...)
 	add("fork.ports", a.Forking.Ports...)
 	add("fork.dotenv", a.Forking.Dotenv...)
+	add("fork.compose", nonEmpty(strings.Join(a.Forking.Compose, " "))...)
 	if a.Forking.Network != nil {
 		add("fork.network", strconv.FormatBool(*a.Forking.Network))
 	}

@@ -1,0 +1,186 @@
+package daemon_test
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"mulligan/engine/enginetest"
+	"mulligan/errs"
+	"mulligan/ipc"
+	"mulligan/testkit"
+)
+
+// composeTool returns the command of an engine's compose tool outside of the engine's namespaces. Docker's needs its socket alone; Podman's
+// works through the program podman, which must be inside.
+func composeTool(t *testing.T, h *enginetest.Host) []string {
+	t.Helper()
+	if h.Kind == enginetest.Docker {
+		return nil
+	}
+	c := h.Command(t.Context(), "/bin/sh", "-c", `cd "$1" && shift && exec podman-compose "$@"`, "sh")
+	var text strings.Builder
+	text.WriteString("#!/bin/sh\n")
+	for _, v := range c.Env {
+		if name, value, _ := strings.Cut(v, "="); strings.HasPrefix(name, "CONTAINERS_") {
+			fmt.Fprintf(&text, "export %s='%s'\n", name, value)
+		}
+	}
+	text.WriteString("exec")
+	for _, word := range c.Args {
+		fmt.Fprintf(&text, " '%s'", word)
+	}
+	text.WriteString(" \"$PWD\" \"$@\"\n")
+	file := filepath.Join(h.Dir, "compose-tool")
+	check(t, os.WriteFile(file, []byte(text.String()), 0o755))
+	return []string{file}
+}
+
+// TestForkedProject makes forks of a compose project: second projects with volumes, networks, ports and databases of their own.
+func TestForkedProject(t *testing.T) {
+	t.Parallel()
+	ways := []string{byFiles, byDumps}
+	for _, i := range testkit.Sample(t, "engines and ways", len(enginetest.Kinds)*len(ways), 1) {
+		kind, by := enginetest.Kinds[i/len(ways)], ways[i%len(ways)]
+		t.Run(fmt.Sprintf("%s by %s", kind, by), func(t *testing.T) {
+			t.Parallel()
+			s := newShop(t, kind, by, forkable...)
+			d := s.open(t)
+			defer s.close(t, d)
+			if tool := composeTool(t, s.Host); tool != nil {
+				_, err := d.SetApp(t.Context(), root, "shop", ipc.AppChange{Forking: &ipc.Forking{Compose: tool}})
+				check(t, err)
+			}
+			good := s.state()
+			cp, err := d.Create(t.Context(), root, "shop", ipc.CreateRequest{Quiesce: ipc.QuiesceNone})
+			check(t, err)
+			s.change()
+			changed := s.state()
+			list, err := d.Fork(t.Context(), root, "shop", ipc.ForkRequest{CheckpointID: cp.ID, Name: "a"})
+			if err != nil {
+				ps, _ := s.Exec(string(kind), "ps", "-a")
+				t.Fatalf("%v\n%s", err, ps)
+			}
+			f := list.Forks[0]
+			if f.Unit != "compose:shop-fork-a" || f.State != "running" || len(f.Containers) != 4 || f.Fork.Isolation != ipc.IsolationPorts {
+				t.Errorf("%+v\n%+v", f, f.Fork)
+			}
+			if now := s.state(); now != changed {
+				t.Errorf("the app has changed:\n%s", differences(changed, now))
+			}
+			if now := s.ids(); now != s.was {
+				t.Errorf("the containers are\n%s\nand were\n%s", now, s.was)
+			}
+			fork := s.fork(f)
+			if now := fork.plain(); now != good {
+				t.Errorf("the fork:\n%s", differences(good, now))
+			}
+			if len(f.Fork.Ports) != 1 || f.Fork.Ports[0].Port != 18080 {
+				t.Fatalf("%+v", f.Fork.Ports)
+			}
+			_, port, err := net.SplitHostPort(f.Fork.Ports[0].Address)
+			check(t, err)
+			for at, want := range map[string]string{"18080": s.in(s.web, "cat", "/www/index.html"), port: "good"} {
+				if got := s.Run(t, "curl", "-sf", "http://127.0.0.1:"+at+"/index.html"); got != want {
+					t.Errorf("at port %s the page says %q, want %q", at, got, want)
+				}
+			}
+			left, err := filepath.Glob(filepath.Join(f.Workspace, ".mulligan*"))
+			if err != nil || len(left) > 0 {
+				t.Errorf("%q, %v", left, err)
+			}
+
+			// Each goes its own way.
+			fork.change()
+			tried := fork.plain()
+			if now := s.state(); now != changed {
+				t.Errorf("the fork changed the app:\n%s", differences(changed, now))
+			}
+			own, err := d.Create(t.Context(), root, "shop-a", ipc.CreateRequest{Quiesce: ipc.QuiesceNone})
+			check(t, err)
+			fork.change()
+			if _, err := d.Rollback(t.Context(), root, "shop-a", own.ID, ipc.RollbackRequest{}, nil); err != nil {
+				t.Fatal(err)
+			}
+			if now := fork.plain(); now != tried {
+				t.Errorf("after a rollback of the fork:\n%s", differences(tried, now))
+			}
+
+			s.close(t, d)
+			d = s.open(t) // it knows the fork, which runs
+			forks, err := d.Forks(t.Context(), root, "shop")
+			if err != nil || len(forks.Forks) != 1 || forks.Forks[0].State != "running" {
+				t.Fatalf("%v, %+v", err, forks)
+			}
+			if _, err := d.KeepFork(t.Context(), root, "shop", "a", ipc.KeepRequest{}); err != nil {
+				t.Fatal(err)
+			}
+			if now := s.state(); now != tried {
+				t.Errorf("after keep:\n%s", differences(tried, now))
+			}
+			if now := s.ids(); now != s.was {
+				t.Errorf("the containers are\n%s\nand were\n%s", now, s.was)
+			}
+			s.nothingOfForks()
+
+			// A project of that name is somebody else's.
+			s.Run(t, string(kind), "run", "-d", "--name", "theirs", "--label", "com.docker.compose.project=shop-fork-b", "-v", "/usr:/usr:ro", enginetest.Image, "/bin/sh", "-c", "sleep 1000")
+			_, err = d.Fork(t.Context(), root, "shop", ipc.ForkRequest{CheckpointID: cp.ID, Name: "b"})
+			if errs.KindOf(err) != errs.Conflict || !strings.Contains(fmt.Sprint(err), "there is a compose project shop-fork-b already: container theirs") {
+				t.Errorf("%v", err)
+			}
+			s.Run(t, string(kind), "rm", "-f", "theirs")
+		})
+	}
+}
+
+// forkable are the edits with which the web server of the shop has a port of the host.
+var forkable = []string{`volumes: ["/usr:/usr:ro", "./www:/www", "uploads:/data"]`, `volumes: ["/usr:/usr:ro", "./www:/www", "uploads:/data"]` + "\n" + `    ports: ["127.0.0.1:18080:8080"]`}
+
+// fork returns a fork of the shop as a shop.
+func (s *shop) fork(f ipc.App) *shop {
+	t := s.project.t
+	t.Helper()
+	p := *s.project
+	p.ws = f.Workspace
+	names := map[string]string{}
+	for _, c := range f.Containers {
+		for _, name := range []string{"web", "worker", "db", "cache"} {
+			if strings.Contains(c.Name, "_"+name+"_") {
+				names[name] = c.Name
+			}
+		}
+	}
+	p.web, p.worker, p.db, p.cache = names["web"], names["worker"], names["db"], names["cache"]
+	fork := &shop{project: &p, round: &round{world: world{dir: s.dir, at: f.Workspace}, n: s.n + 1000, tally: map[string]int{}}, volumes: map[string]string{}, rnd: s.rnd,
+		states: map[ipc.CheckpointID]string{}, by: s.by}
+	for _, v := range f.Volumes {
+		fork.volumes[v.Name] = v.Dir
+	}
+	return fork
+}
+
+// plain is the state of a fork, in the words in which that of the app is described.
+func (s *shop) plain() string {
+	s.project.t.Helper()
+	return strings.NewReplacer("shop-forks/", "files/", "shop-fork-a_", "shop_").Replace(s.state())
+}
+
+// nothingOfForks checks that the engine has nothing of any fork.
+func (s *shop) nothingOfForks() {
+	t := s.project.t
+	t.Helper()
+	for _, what := range [][]string{{"ps", "-aq"}, {"volume", "ls", "-q"}, {"network", "ls", "-q"}} {
+		for _, label := range []string{"mulligan.fork", "com.docker.compose.project=shop-fork-a"} {
+			if left := s.Run(t, append(append([]string{string(s.Kind)}, what...), "--filter", "label="+label)...); left != "" {
+				t.Errorf("%v with label %s: %s", what, label, left)
+			}
+		}
+	}
+	if left, err := os.ReadDir(s.project.ws + "-forks"); err == nil && len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
+}
