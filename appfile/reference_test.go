@@ -44,7 +44,7 @@ func TestReference(t *testing.T) {
 		"fork.ports":     {Doc: "with `ports`: the variables that hold the app's ports. Each fork gets free ones, and keeps them", Default: "none"},
 		"fork.dotenv":    {Doc: "with `ports`: files in the workspace whose lines of these variables, and of the databases' `env`, are replaced in forks", Default: "none"},
 
-		"fork.compose":   {Doc: "for an app that is a compose project: the command of the compose tool that makes those of forks, program and arguments apart", Default: "the tool that made the app's"},
+		"fork.compose": {Doc: "for an app that is a compose project: the command of the compose tool that makes those of forks, program and arguments apart", Default: "the tool that made the app's"},
 
 		"remote.auto": {Doc: "which checkpoints are sent to the app's remotes by themselves: `all`, `pinned`, or `daily` (the first of each day, by UTC)", Default: "none: they are sent by hand"},
 

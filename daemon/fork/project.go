@@ -99,7 +99,7 @@ func (s *Service) checkProject(ctx context.Context, parent *app.App, req *ipc.Fo
 
 // mayMake returns an error if the app's owner could not make a project on the engine that has the app's.
 func (s *Service) mayMake(ctx context.Context, rec store.App, of engine.Blueprint) error {
-	e, err := s.apps.OwnersEngine(rec)
+	e, err := s.apps.Projects.Engine(rec)
 	if err != nil {
 		return err
 	}
@@ -161,7 +161,7 @@ func (s *Service) onProject(ctx context.Context, parent *app.App, rec *store.App
 	}
 	f.Notes = append(f.Notes, s.emptyVolumes(was, of)...)
 	f.Notes = append(f.Notes, fmt.Sprintf("Its containers are the compose project %s: `mulligan exec %s -- docker compose …` works on it. In the fork's folder, docker compose without -p may work on the app's.", f.Project, f.Name))
-	mine, err := s.apps.ForkProject(*rec)
+	mine, err := s.apps.Projects.Of(*rec)
 	if err != nil {
 		return err
 	}
@@ -284,7 +284,7 @@ func (s *Service) startServers(ctx context.Context, a *app.App) error {
 	if err := c.StartServers(ctx); err != nil {
 		return err
 	}
-	s.apps.AwaitFresh(ctx, a.Now.Load())
+	s.apps.Projects.Await(ctx, a.Now.Load())
 	return s.opt.Failpoint.At("fork: servers started")
 }
 
@@ -307,7 +307,7 @@ func (s *Service) makeProject(ctx context.Context, parent, a *app.App) error {
 	if err := s.opt.Failpoint.At("fork: project made"); err != nil {
 		return err
 	}
-	mine, err := s.apps.ForkProject(rec)
+	mine, err := s.apps.Projects.Of(rec)
 	if err != nil {
 		return err
 	}
@@ -335,7 +335,7 @@ func (s *Service) makeProject(ctx context.Context, parent, a *app.App) error {
 	if rec.Databases, err = projectDatabases(was, rec, of); err != nil {
 		return err
 	}
-	if err := s.apps.FindForked(ctx, &rec, volumes); err != nil {
+	if err := s.apps.Projects.Find(ctx, &rec, volumes); err != nil {
 		return err
 	}
 	if err := s.registry.GiveContainers(ctx, a, rec); err != nil {

@@ -27,8 +27,9 @@ type Binder struct {
 	contents *records.Contents
 	apps     func() []store.App // the records of all registered apps
 
-	Domains domains
-	Mounts  Mounts
+	Domains  domains
+	Mounts   Mounts
+	Projects Projects
 
 	watches *watch.Budget // of the apps whose changes are only noted
 
@@ -42,7 +43,7 @@ type Binder struct {
 // NewBinder returns a binder. apps returns the records of all registered apps.
 func NewBinder(opt *settings.Options, owners *accounts.Owners, contents *records.Contents, apps func() []store.App) *Binder {
 	b := &Binder{Owners: owners, opt: opt, contents: contents, apps: apps, watches: budget(opt.Watches)}
-	b.Mounts.b = b
+	b.Mounts.b, b.Projects.b = b, b
 	return b
 }
 

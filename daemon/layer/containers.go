@@ -99,7 +99,7 @@ func (b *Binder) project(rec store.App) (*Containers, error) {
 	}
 	c := &Containers{Project: e.Project(cfg), e: e, user: user}
 	if rec.Fork != nil {
-		c.before = func(ctx context.Context) error { return b.ownLines(ctx, rec) }
+		c.before = func(ctx context.Context) error { return ownLines(ctx, b, rec) }
 	}
 	return c, nil
 }

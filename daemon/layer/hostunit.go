@@ -27,14 +27,14 @@ func (h hostUnit) launch(cmd *exec.Cmd, visible []string) error {
 	if err := h.b.Mounts.Ensure(h.rec); err != nil {
 		return err
 	}
-	if err := h.b.ownLines(context.Background(), h.rec); err != nil {
+	if err := ownLines(context.Background(), h.b, h.rec); err != nil {
 		return err
 	}
 	return h.owner.Start(cmd, privsep.Options{Visible: visible})
 }
 
 // ownLines puts a fork's lines into its dotenv files.
-func (b *Binder) ownLines(ctx context.Context, rec store.App) error {
+func ownLines(ctx context.Context, b *Binder, rec store.App) error {
 	now, ok := b.record(rec.ID) // the lines are known only after the unit was bound
 	if !ok || len(now.Fork.Dotenv) == 0 {
 		return nil

@@ -13,30 +13,33 @@ import (
 	"mulligan/ipc"
 )
 
-// OwnersEngine returns the container engine of an app, reached with the rights of the app's owner also if root named it: what the owner's compose
+// Projects are the compose projects of forks.
+type Projects struct{ b *Binder }
+
+// Engine returns the container engine of an app, reached with the rights of the app's owner also if root named it: what the owner's compose
 // tool makes for a fork is the owner's affair.
-func (b *Binder) OwnersEngine(rec store.App) (*engine.Engine, error) {
+func (p Projects) Engine(rec store.App) (*engine.Engine, error) {
 	rec.EngineAs = EngineAsOwner
-	return b.Engine(rec)
+	return p.b.Engine(rec)
 }
 
-// ForkProject returns the compose project of a fork. The caller must close its engine.
-func (b *Binder) ForkProject(rec store.App) (engine.Fork, error) {
-	e, err := b.OwnersEngine(rec)
-	return engine.Fork{Engine: e, Project: rec.Fork.Project, ID: string(rec.ID), Failpoint: b.opt.Failpoint}, err
+// Of returns the project of a fork. The caller must close its engine.
+func (p Projects) Of(rec store.App) (engine.Fork, error) {
+	e, err := p.Engine(rec)
+	return engine.Fork{Engine: e, Project: rec.Fork.Project, ID: string(rec.ID), Failpoint: p.b.opt.Failpoint}, err
 }
 
-// DropProject removes the compose project of a fork: its containers, volumes and networks.
-func (b *Binder) DropProject(ctx context.Context, rec store.App) error {
-	f, err := b.ForkProject(rec)
+// Drop removes the project of a fork: its containers, volumes and networks.
+func (p Projects) Drop(ctx context.Context, rec store.App) error {
+	f, err := p.Of(rec)
 	if err != nil {
 		return err
 	}
 	return errs.Also(f.Remove(ctx, rec.Fork.Made), f.Engine.Close())
 }
 
-// FindForked completes the record of a fork whose project has been made. volumes has the names of its volumes by those of the parent's, which are in the record.
-func (b *Binder) FindForked(ctx context.Context, rec *store.App, volumes map[string]string) error {
+// Find completes the record of a fork whose project has been made. volumes has the names of its volumes by those of the parent's, which are in the record.
+func (p Projects) Find(ctx context.Context, rec *store.App, volumes map[string]string) error {
 	was := rec.Volumes
 	rec.Volumes = nil
 	for _, v := range was {
@@ -47,7 +50,7 @@ func (b *Binder) FindForked(ctx context.Context, rec *store.App, volumes map[str
 		}
 		rec.Volumes = append(rec.Volumes, ipc.Volume{Name: name})
 	}
-	if err := b.findContainers(ctx, rec); err != nil {
+	if err := p.b.findContainers(ctx, rec); err != nil {
 		return err
 	}
 	for i, v := range rec.Volumes {
@@ -82,5 +85,5 @@ func ForkedDSN(db ipc.Database, service string, ports []ipc.ForkPort) (string, e
 	return u.String(), err
 }
 
-// AwaitFresh waits until the database servers of a setup answer, which have no data yet.
-func (b *Binder) AwaitFresh(ctx context.Context, s *Setup) { b.awaitServers(ctx, s, freshPatience) }
+// Await waits until the database servers of a fork answer, which have no data yet.
+func (p Projects) Await(ctx context.Context, s *Setup) { p.b.awaitServers(ctx, s, freshPatience) }

@@ -156,7 +156,7 @@ func (svc *Service) RemoveFork(ctx context.Context, who ipc.Caller, a *app.App) 
 	if a.Rec().Fork.Project != "" { // its containers need not be all there to be removed
 		svc.turns.StopTracker(a)
 		snap.Begin(ctx, "removing the containers of the fork")
-		err = svc.binder.DropProject(ctx, a.Rec())
+		err = svc.binder.Projects.Drop(ctx, a.Rec())
 	} else if err = svc.stopFork(ctx, a); err == nil {
 		err = svc.removeCopy(ctx, a)
 	}
@@ -240,7 +240,7 @@ func (svc *Service) stopFork(ctx context.Context, a *app.App) error {
 }
 
 // writeCopy writes the copy of the parent's unit, if the fork has one.
-func (svc *Service) writeCopy(ctx context.Context, a *app.App) error {
+func writeCopy(ctx context.Context, svc *Service, a *app.App) error {
 	if a.Rec().Unit == "" || a.Rec().Fork.Project != "" {
 		return nil
 	}
@@ -338,7 +338,7 @@ func (svc *Service) FinishForks(ctx context.Context, who ipc.Caller) {
 			}
 		}
 		if !f.Making {
-			if err := svc.writeCopy(ctx, a); err != nil {
+			if err := writeCopy(ctx, svc, a); err != nil {
 				svc.opt.Log.Error("the unit of a fork could not be written", "app", a.Rec().Slug, "err", err)
 			}
 			if err := svc.startLent(ctx, a); err != nil {
