@@ -184,3 +184,88 @@ func (s *shop) nothingOfForks() {
 		t.Errorf("left: %v", left)
 	}
 }
+
+// TestForkOfHostileProject has a compose file that says more than the app's containers do: what a tool made of it is refused before anything of it
+// runs, and nothing is left. What is of others stays as it is.
+func TestForkOfHostileProject(t *testing.T) {
+	t.Parallel()
+	testkit.Need(t, "root")
+	for _, i := range testkit.Sample(t, "kinds of engines", len(enginetest.Kinds), 1) {
+		kind := enginetest.Kinds[i]
+		t.Run(string(kind), func(t *testing.T) {
+			t.Parallel()
+			r := newForkRound(t, string(kind))
+			h := r.inside
+			text, err := os.ReadFile(filepath.Join(r.ws(), "compose.yml"))
+			check(t, err)
+			d := r.open(t)
+			defer func() { r.close(t, d) }()
+			type attempt struct{ name, old, by, words string }
+			attempts := []attempt{
+				{"a folder of the host", `".:/files"`, `".:/files", "/etc:/etc-of-host"`, "would mount /etc"},
+				{"the app's folder", `".:/files"`, `".:/files", "` + r.dir + `/./ws:/other"`, "would mount "},
+				{"what was read only", `"/usr:/usr:ro"`, `"/usr:/usr"`, "would mount /usr"},
+				{"rights", "    restart: always\n", "    restart: always\n    privileged: true\n", "would have other rights"},
+				{"a capability", "    restart: always\n", "    restart: always\n    cap_add: [SYS_ADMIN]\n", "would have other rights"},
+				{"one more service", "volumes: {words: {}}", "  more: {image: " + enginetest.Image + ", command: [sleep, '9']}\nvolumes: {words: {}}", ""},
+				{"a needed service", "    restart: always\n", "    restart: always\n    depends_on: [more]\n", "the service more has no container in the app"},
+				{"none of the services", "keeper:", "other:", "the service keeper is in none of the compose files"},
+			}
+			if kind == enginetest.Docker { // Podman's tool takes no notice of these
+				attempts = append(attempts, attempt{"the host's processes", "    restart: always\n", "    restart: always\n    pid: host\n", "would have other rights"},
+					attempt{"a volume that is a folder", "{words: {}}", "{words: {driver_opts: {type: none, o: bind, device: /etc}}}", "are not kept by the engine"})
+			}
+			for n, a := range attempts {
+				next := strings.Replace(string(text), a.old, a.by, 1)
+				if strings.Contains(next, "depends_on") {
+					next = strings.Replace(next, "volumes: {words", "  more: {image: "+enginetest.Image+", command: [sleep, '9']}\nvolumes: {words", 1)
+				}
+				if next == string(text) {
+					t.Fatalf("%s: no such text", a.name)
+				}
+				write(t, r.ws(), "compose.yml", next)
+				before := h.Run(t, string(kind), "ps", "-aq")
+				list, err := d.Fork(t.Context(), root, "shop", ipc.ForkRequest{Name: fmt.Sprint("try", n)})
+				if a.words == "" { // it is not made
+					if err != nil || len(list.Forks[0].Containers) != 1 {
+						t.Errorf("%s: %v, %+v", a.name, err, list)
+					}
+					check(t, d.DropFork(t.Context(), root, "shop", fmt.Sprint("try", n)))
+				} else if err == nil || !strings.Contains(err.Error(), a.words) {
+					t.Errorf("%s: %v, want %q", a.name, err, a.words)
+				}
+				if now := h.Run(t, string(kind), "ps", "-aq"); now != before {
+					t.Errorf("%s: the containers are\n%s\nand were\n%s", a.name, now, before)
+				}
+				r.nothingLeft(t, d)
+			}
+			write(t, r.ws(), "compose.yml", string(text))
+
+			// A name that is another's, and labels that say that others are the fork's.
+			h.Run(t, string(kind), "volume", "create", "theirs")
+			made, err := d.Fork(t.Context(), root, "shop", ipc.ForkRequest{Name: "tried"})
+			check(t, err)
+			f := made.Forks[0]
+			label := "mulligan.fork=" + string(f.ID)
+			h.Run(t, string(kind), "run", "-d", "--name", "stranger", "--label", label, "--label", "com.docker.compose.project=shop-fork-tried",
+				"-v", "/usr:/usr:ro", "-v", "theirs:/data", enginetest.Image, "/bin/sh", "-c", "trap 'exit 0' TERM; sleep 1000000 & wait")
+			h.Run(t, string(kind), "volume", "create", "--label", label, "forged")
+			h.Run(t, string(kind), "network", "create", "--label", label, "forged")
+			r.close(t, d)
+			d = r.open(t)
+			check(t, d.DropFork(t.Context(), root, "shop", "tried"))
+			if up := h.Run(t, string(kind), "inspect", "-f", "{{.State.Running}}", "stranger"); up != "true" {
+				t.Errorf("the stranger runs: %s", up)
+			}
+			h.Run(t, string(kind), "rm", "-f", "stranger")
+			for _, what := range []string{"volume", "network"} {
+				h.Run(t, string(kind), what, "rm", "forged")
+			}
+			h.Run(t, string(kind), "volume", "rm", "theirs")
+			r.nothingLeft(t, d)
+			if list, err := d.Forks(t.Context(), root, "shop"); err != nil || len(list.Forks) > 0 {
+				t.Errorf("%+v, %v", list, err)
+			}
+		})
+	}
+}

@@ -45,7 +45,7 @@ type Service struct {
 	Ports      []Port   // that are published
 
 	reach reach
-	binds map[string]bool // what it mounts of the host, and whether it can write there
+	binds map[string]bool // what it mounts of the host outside of the workspace, and whether it can write there
 	// Volumes has the names of its volumes, by where they are in the container.
 	Volumes map[string]string
 }
@@ -149,7 +149,9 @@ func (p *Project) Blueprint(ctx context.Context, workspace string) (b Blueprint,
 		for _, m := range f.now.Mounts {
 			switch m.Type {
 			case mount.TypeBind:
-				s.binds[m.Source] = s.binds[m.Source] || m.RW
+				if _, inside := relative(workspace, m.Source); !inside { // a fork has its own there
+					s.binds[m.Source] = s.binds[m.Source] || m.RW
+				}
 			case mount.TypeVolume:
 				s.Volumes[m.Destination] = m.Name
 			}

@@ -12,6 +12,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"time"
 
 	"go.yaml.in/yaml/v3"
 	"golang.org/x/sys/unix"
@@ -77,7 +78,7 @@ var write = privsep.Define("compose.write", func(ctx context.Context, p Project)
 		names = append(names, path.Join(path.Dir(file), name))
 	}
 	return names, nil
-})
+}).Within(time.Minute) // what aliases make of a text may be large
 
 // Remove removes files that Write wrote. Those that are gone are left out.
 func Remove(ctx context.Context, user privsep.User, folder string, names []string) error {
