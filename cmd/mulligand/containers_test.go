@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -195,7 +197,58 @@ func TestInitContainers(t *testing.T) {
 			if got := says(); got != broken {
 				t.Errorf("after redo:\n%s\nwant\n%s", got, broken)
 			}
+			c.forked(good)
+			if got := says(); got != strings.Replace(good, "good", "better", 1) {
+				t.Errorf("after keep:\n%s", got)
+			}
+			if now := ids(); now != were {
+				t.Errorf("the containers are\n%s\nand were\n%s", now, were)
+			}
 		})
+	}
+}
+
+// forked makes a fork of the good checkpoint, as docs/how-to/containers.md says, changes its page, and keeps it.
+func (c *stackApp) forked(good string) {
+	t := c.t
+	t.Helper()
+	if c.h.Kind == enginetest.Podman { // the engine is not where podman looks for one
+		text := "#!/bin/sh\n"
+		for _, v := range c.h.Command(t.Context(), "true").Env {
+			if name, value, _ := strings.Cut(v, "="); strings.HasPrefix(name, "CONTAINERS_") {
+				text += "export " + name + "='" + value + "'\n"
+			}
+		}
+		c.write(c.h.Dir+"/tool", text+"exec podman-compose \"$@\"\n")
+		if err := os.Chmod(c.h.Dir+"/tool", 0o755); err != nil {
+			t.Fatal(err)
+		}
+		c.mulligan("app", "set", "fork.compose="+c.h.Dir+"/tool")
+	}
+	c.mulligan("fork", "--name", "a", "3") // the newer ones are those of rollback and redo
+	said := c.mulligan("forks")
+	at := regexp.MustCompile(`127\.0\.0\.1:\d+`).FindAllString(said, -1)
+	testkit.Eventually(t, "the page of the fork is at one of "+said, func() bool {
+		return slices.ContainsFunc(at, func(address string) bool {
+			got, err := c.h.Command(t.Context(), "curl", "-sf", "http://"+address+"/").Output()
+			return err == nil && string(got) == "good"
+		})
+	})
+	if got := c.mulligan("exec", "a", "--", "sh", "-c", "echo $COMPOSE_PROJECT_NAME $DOCKER_HOST $(cat www/index.html)"); !strings.HasPrefix(got, "shop-fork-a unix:///") || !strings.HasSuffix(got, " good") {
+		t.Errorf("inside of the fork: %s", got)
+	}
+	if c.h.Kind == enginetest.Docker {
+		if got := c.mulligan("exec", "a", "--", "docker-compose", "ps"); !strings.Contains(got, "shop-fork-a_web_1") || strings.Contains(got, "shop_web_1") {
+			t.Errorf("docker-compose ps in the fork:\n%s", got)
+		}
+	}
+	if got := c.in("shop-fork-a_db_1", "psql", "-h", "/tmp", "-U", "postgres", "-qtAc", "SELECT * FROM goods"); got != "tea" {
+		t.Errorf("the fork has the goods %q", got)
+	}
+	c.mulligan("exec", "a", "--", "sh", "-c", "printf better >www/index.html")
+	c.mulligan("keep", "a")
+	if left := c.run(string(c.h.Kind), "ps", "-aq", "--filter", "label=mulligan.fork"); left != "" {
+		t.Errorf("left are %s", left)
 	}
 }
 
