@@ -78,15 +78,12 @@ type stored struct {
 
 // stored returns all objects that the ledger knows of.
 func (l *ledger) stored(place string) (list []stored) {
-	for _, k := range l.packs {
+	for _, k := range l.Packs {
 		list = append(list, stored{packName(place, k.Name), "Pack " + k.Name, k.Size, k.Sum, []string{k.Name}})
 	}
-	for _, e := range l.entries {
-		s := stored{logName(place, e.seq), fmt.Sprintf("Entry %d of the log", e.seq), e.size, e.sum, nil}
-		for _, k := range l.packs[e.from:e.to] { // nobody else says what is in them
-			s.packs = append(s.packs, k.Name)
-		}
-		list = append(list, s)
+	for _, e := range l.Entries {
+		// nobody else says what is in its packs
+		list = append(list, stored{logName(place, e.Seq), fmt.Sprintf("Entry %d of the log", e.Seq), e.Size, e.Sum, e.Packs})
 	}
 	return list
 }

@@ -43,7 +43,7 @@ func FuzzLedger(f *testing.F) {
 	must(f, err)
 	var p packing
 	p.add(snap.Hash{1}, []byte("blob"), nil, false)
-	must(f, l.write(frame{Pack: &Pack{Name: NewName(), Index: p.index}}))
+	must(f, l.write(frame{Pack: &noted{Pack: Pack{Name: NewName(), Index: p.index}}}))
 	must(f, l.write(frame{Intent: &intent{Seq: 1, Sum: []byte("sum"), Named: 1, Sent: &Sent{ID: "cp-1"}}}))
 	must(f, l.write(frame{Wrote: []byte("sum")}))
 	must(f, l.close())
@@ -56,14 +56,14 @@ func FuzzLedger(f *testing.F) {
 		must(t, os.WriteFile(path, data, 0o600))
 		l, err := openLedger(path, place)
 		must(t, err)
-		next := l.next
+		next := l.Next
 		must(t, l.write(frame{Intent: &intent{Seq: next, Sum: []byte("of the next")}}))
 		must(t, l.write(frame{Wrote: []byte("of the next")}))
 		must(t, l.close())
 		l, _, err = readLedger(path, place)
 		must(t, err)
-		if l.next != next+1 {
-			t.Errorf("the next entry is %d, not %d", l.next, next+1)
+		if l.Next != next+1 {
+			t.Errorf("the next entry is %d, not %d", l.Next, next+1)
 		}
 	})
 }

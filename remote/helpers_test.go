@@ -3,6 +3,7 @@ package remote
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"path/filepath"
 	"testing"
 
@@ -26,7 +27,8 @@ type host struct {
 	cfg     Config
 	place   *Place
 	id      *age.X25519Identity
-	content map[string][]byte // of the present state
+	content map[string][]byte    // of the present state
+	tops    map[string]snap.Hash // of what was captured
 }
 
 // connect returns a store in the server's bucket. endpoint may be that of a proxy.
@@ -44,7 +46,7 @@ func newHost(t testing.TB, endpoint string) *host {
 	t.Helper()
 	id, err := age.GenerateX25519Identity()
 	must(t, err)
-	h := &host{t: t, bucket: connect(t, endpoint), id: id, content: map[string][]byte{}}
+	h := &host{t: t, bucket: connect(t, endpoint), id: id, content: map[string][]byte{}, tops: map[string]snap.Hash{}}
 	h.cfg = Config{Bucket: h.bucket, Name: NewName(), Writer: NewName(), Host: "first-host", Recipients: []age.Recipient{id.Recipient()}, Key: NewKey(),
 		Ledger: filepath.Join(t.TempDir(), "ledger")}
 	h.store = openStore(t)
@@ -81,6 +83,22 @@ func (h *host) write(n, size int) {
 	}
 }
 
+// change gives n things another content, of few.
+func (h *host) change(n, size int, random *rand.Rand) {
+	for range n {
+		i := random.IntN(len(h.content))
+		content := make([]byte, size)
+		rand.NewChaCha8([32]byte{byte(i), byte(i >> 8), byte(random.IntN(3))}).Read(content)
+		h.content[fmt.Sprintf("file-%04d", i)] = content
+	}
+}
+
+// lose deletes a checkpoint here.
+func (h *host) lose(id string) {
+	h.t.Helper()
+	must(h.t, h.store.Delete("test/"+id))
+}
+
 // capture stores the present state, under a node for each of 16 folders, and returns it as a checkpoint.
 func (h *host) capture(id string) Checkpoint {
 	h.t.Helper()
@@ -105,16 +123,15 @@ func (h *host) capture(id string) Checkpoint {
 	root, err := b.Node([]byte("top of "+id), top)
 	must(h.t, err)
 	must(h.t, b.Commit(cas.Root{Name: "test/" + id, Hash: root}))
+	h.tops[id] = root
 	return h.recorded(id)
 }
 
 // recorded returns a checkpoint that was captured.
 func (h *host) recorded(id string) Checkpoint {
 	h.t.Helper()
-	root, err := h.store.Root("test/" + id)
-	must(h.t, err)
 	cp := Checkpoint{ID: id, About: []byte("the checkpoint " + id), App: []byte("the secret app")}
-	cp.SetParts([]Part{{snap.Files, snap.Portable{Driver: "files", Object: root.Hash, Meta: []byte("meta of " + id)}}})
+	cp.SetParts([]Part{{snap.Files, snap.Portable{Driver: "files", Object: h.tops[id], Meta: []byte("meta of " + id)}}})
 	return cp
 }
 
@@ -191,12 +208,10 @@ func (h *host) fetch(hist *History, id string) error {
 		return err
 	}
 	defer b.Discard()
-	want, err := h.store.Root("test/" + id)
-	must(h.t, err)
 	parts, err := cp.Snapshots()
 	must(h.t, err)
 	if string(cp.About) != "the checkpoint "+id || string(cp.App) != "the secret app" || len(parts) != 1 ||
-		parts[0].Portable.Object != want.Hash || string(parts[0].Portable.Meta) != "meta of "+id || parts[0].Layer != snap.Files {
+		parts[0].Portable.Object != h.tops[id] || string(parts[0].Portable.Meta) != "meta of "+id || parts[0].Layer != snap.Files {
 		h.t.Fatalf("%s is described as %+v", id, cp)
 	}
 	must(h.t, b.Commit(cas.Root{Name: "x", Hash: parts[0].Portable.Object}))

@@ -35,7 +35,10 @@ type History struct {
 	// Key is the log's key, which who takes the place over needs.
 	Key []byte
 
-	at map[snap.Hash][]location
+	at      map[snap.Hash][]location
+	last    int64           // number of the last entry
+	removed map[string]bool // packs
+	dropped map[int64]bool  // entries whose checkpoints are no more
 }
 
 // Logged is a checkpoint in the log.
@@ -82,7 +85,7 @@ func (r Reader) Read(ctx context.Context) (*History, error) {
 	if i := slices.IndexFunc(problems, func(err error) bool { return errs.KindOf(err) == errs.Denied }); i >= 0 && !slices.ContainsFunc(entries, func(e *entry) bool { return e != nil }) {
 		return nil, errs.Wrap(errs.Denied, op, problems[i])
 	}
-	h := &History{reader: r, at: map[snap.Hash][]location{}}
+	h := &History{reader: r, at: map[snap.Hash][]location{}, removed: map[string]bool{}, dropped: map[int64]bool{}}
 	next := int64(1)
 	var prev []byte // hash of the entry before; nil: it is missing
 	for i, o := range list {
@@ -117,7 +120,33 @@ func (r Reader) Read(ctx context.Context) (*History, error) {
 		prev = sum(raw[i])
 		h.add(n, e)
 	}
+	h.drop()
+	h.last = next - 1
 	return h, h.orphans(ctx)
+}
+
+// Newer reads the log again if it has become longer, and else returns nil: a prune may have moved what this history says is elsewhere.
+func (h *History) Newer(ctx context.Context) (*History, error) {
+	more, err := h.reader.Bucket.List(ctx, h.reader.Place+"/log/", logName(h.reader.Place, max(h.last, 1)))
+	if err != nil || len(more) == 0 {
+		return nil, errs.Wrap(errs.Failed, "read the remote's log", err)
+	}
+	return h.reader.Read(ctx)
+}
+
+// drop drops what the log says is no more.
+func (h *History) drop() {
+	h.Checkpoints = slices.DeleteFunc(h.Checkpoints, func(c Logged) bool { return h.dropped[c.Seq] })
+	if len(h.removed) == 0 {
+		return
+	}
+	for sum, list := range h.at {
+		if list = slices.DeleteFunc(list, func(l location) bool { return h.removed[l.pack.Name] }); len(list) > 0 {
+			h.at[sum] = list
+		} else {
+			delete(h.at, sum)
+		}
+	}
 }
 
 func (h *History) problem(format string, args ...any) {
@@ -163,6 +192,14 @@ func (h *History) add(n int64, e *entry) {
 			h.at[o.hash] = append(h.at[o.hash], location{p, o})
 		}
 	}
+	if e.Removed != nil {
+		for _, name := range e.Removed.Packs {
+			h.removed[name] = true
+		}
+		for _, seq := range e.Removed.Checkpoints {
+			h.dropped[seq] = seq < n
+		}
+	}
 	if e.Checkpoint != nil { // one that was sent again replaces what was sent first
 		h.Checkpoints = slices.DeleteFunc(h.Checkpoints, func(c Logged) bool { return c.ID == e.Checkpoint.ID })
 		h.Checkpoints = append(h.Checkpoints, Logged{*e.Checkpoint, n, e.Host, e.At})
@@ -188,7 +225,7 @@ func (h *History) orphans(ctx context.Context) error {
 	}
 	named, lost := h.packs(), 0
 	for _, o := range there {
-		if named[o.Name[len(h.reader.Place+"/packs/"):]] == nil {
+		if name := o.Name[len(h.reader.Place+"/packs/"):]; named[name] == nil && !h.removed[name] {
 			lost++
 		}
 	}

@@ -1,6 +1,7 @@
 package remote
 
 import (
+	"bytes"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -17,30 +18,62 @@ import (
 )
 
 // ledger is what a host remembers of a place: which objects are in packs there, and which entries of the log it wrote. It is a
-// file of frames, each with a length and a checksum, and only grows. Reading ends at the first frame that is not whole: what comes
-// after is forgotten, and so sent again. A ledger is not safe for concurrent use.
+// file of frames, each with a length and a checksum, and only grows until a prune writes it anew. Reading ends at the first frame
+// that is not whole: what comes after is forgotten, and so sent again. A ledger is not safe for concurrent use.
 type ledger struct {
 	f     *os.File
 	known map[snap.Hash]struct{} // objects in packs; those below a known node are known too
-
-	packs   []Pack // all that were sent
-	pending []Pack // those among them that no entry names yet
+	state
 	intents []intent
-	next    int64  // number of the next entry
-	prev    []byte // hash of the last entry
-
-	entries []logged
-	sent    []Sent
 	lost    *Lost // another host writes to the place
 }
 
+// state is what a ledger's frames add up to.
+type state struct {
+	Packs   []noted  `json:"packs,omitempty"`   // all that were sent and not removed
+	Pending int      `json:"pending,omitempty"` // so many of the last of them are named by no entry yet
+	Entries []logged `json:"entries,omitempty"` // oldest first
+	Sent    []Sent   `json:"sent,omitempty"`
+	Next    int64    `json:"next"`              // number of the next entry
+	Prev    []byte   `json:"prev"`              // hash of the last entry
+	Garbage []string `json:"garbage,omitempty"` // packs that an entry says are removed, and that may still be there
+}
+
+// pending returns the packs that no entry names yet.
+func (s *state) pending() []noted { return s.Packs[len(s.Packs)-s.Pending:] }
+
+// noted is a pack that was sent.
+type noted struct {
+	Pack
+	// Refs has, for each node in order, the number of its refs (a varint) and the first bytes of each: what below a node is needed can be told
+	// without reading the bucket. Two objects that begin alike are kept or removed together.
+	Refs []byte `json:"refs,omitempty"`
+	// Dead has a bit for each node, in order: it is set for those below which something may be missing.
+	Dead []byte `json:"dead,omitempty"`
+	Bad  bool   `json:"bad,omitempty"` // the pack is damaged
+}
+
+// shortLen is the length of a ref in noted.Refs.
+const shortLen = 8
+
+// appendRefs adds the refs of a node to what a ledger notes of its pack.
+func appendRefs(p []byte, refs []snap.Hash) []byte {
+	p = binary.AppendUvarint(p, uint64(len(refs)))
+	for _, r := range refs {
+		p = append(p, r[:shortLen]...)
+	}
+	return p
+}
+
+// dead reports whether a bit is set.
+func dead(bits []byte, i int) bool { return i/8 < len(bits) && bits[i/8]&(1<<(i%8)) != 0 }
+
 // logged is an entry of the log that this host wrote.
 type logged struct {
-	seq  int64
-	sum  []byte
-	size int64
-	from int // the packs that it names are packs[from:to]
-	to   int
+	Seq   int64    `json:"seq"`
+	Sum   []byte   `json:"sum"`
+	Size  int64    `json:"size"`
+	Packs []string `json:"packs,omitempty"` // the names of those that it says are there
 }
 
 // Sent is a checkpoint that an entry of the log holds.
@@ -50,6 +83,10 @@ type Sent struct {
 	At    time.Time `json:"at"`
 	About []byte    `json:"about"`
 	Left  []string  `json:"left,omitempty"`
+	// Roots are the hashes of its snapshots.
+	Roots [][]byte `json:"roots,omitempty"`
+	// Doubt says that part of it may be damaged: it is to be sent again.
+	Doubt bool `json:"doubt,omitempty"`
 }
 
 // Lost says that another host took the place over.
@@ -66,17 +103,21 @@ type intent struct {
 	Size  int64  `json:"size"`
 	Named int    `json:"named"` // how many of the pending packs it names
 	Sent  *Sent  `json:"sent,omitempty"`
+	// Removed is what a prune removes.
+	Removed *removal `json:"removed,omitempty"`
 }
 
 // frame is one record of a ledger: one of its fields is set.
 type frame struct {
 	Place  string  `json:"place,omitempty"`
-	Pack   *Pack   `json:"pack,omitempty"`
+	State  *state  `json:"state,omitempty"`
+	Pack   *noted  `json:"pack,omitempty"`
 	Intent *intent `json:"intent,omitempty"`
 	Wrote  []byte  `json:"wrote,omitempty"` // the sum of an intent that was carried out
 	Reset  *reset  `json:"reset,omitempty"`
 	Lost   *Lost   `json:"lost,omitempty"`
 	Forget *forget `json:"forget,omitempty"`
+	Swept  bool    `json:"swept,omitempty"` // the garbage was deleted
 }
 
 // forget says that these packs cannot be relied on, nor any checkpoint that was sent.
@@ -123,7 +164,7 @@ func openLedger(path, place string) (*ledger, error) {
 
 // readLedger reads the ledger of a place, without a change to its file. good is the length of what is whole.
 func readLedger(path, place string) (l *ledger, good int64, err error) {
-	l = &ledger{known: map[snap.Hash]struct{}{}, next: 1}
+	l = &ledger{known: map[snap.Hash]struct{}{}, state: state{Next: 1}}
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return l, 0, nil
@@ -157,14 +198,11 @@ func readLedger(path, place string) (l *ledger, good int64, err error) {
 
 // write adds a frame, durably.
 func (l *ledger) write(fr frame) error {
-	body, err := json.Marshal(fr)
-	if err != nil {
-		return errs.Wrap(errs.Internal, "write the ledger", err)
+	p, err := fr.encode()
+	if err == nil {
+		_, err = l.f.Write(p)
 	}
-	head := make([]byte, frameHeader, frameHeader+len(body))
-	binary.LittleEndian.PutUint32(head, uint32(len(body)))
-	binary.LittleEndian.PutUint32(head[4:], crc32.Checksum(body, castagnoli))
-	if _, err = l.f.Write(append(head, body...)); err == nil {
+	if err == nil {
 		err = l.f.Sync()
 	}
 	if err == nil {
@@ -173,67 +211,126 @@ func (l *ledger) write(fr frame) error {
 	return errs.Wrap(errs.Failed, "write the ledger", err)
 }
 
+// encode returns a frame's bytes.
+func (fr frame) encode() ([]byte, error) {
+	body, err := json.Marshal(fr)
+	if err != nil {
+		return nil, errs.Wrap(errs.Internal, "", err)
+	}
+	head := make([]byte, frameHeader, frameHeader+len(body))
+	binary.LittleEndian.PutUint32(head, uint32(len(body)))
+	binary.LittleEndian.PutUint32(head[4:], crc32.Checksum(body, castagnoli))
+	return append(head, body...), nil
+}
+
+// rewrite replaces the ledger's file by one that says the same in few frames. The ledger is not to be written on after that.
+func (l *ledger) rewrite(path, place string) error {
+	var text []byte
+	for _, fr := range []frame{{Place: place}, {State: &l.state}} {
+		p, err := fr.encode()
+		if err != nil || len(p) > maxFrame {
+			return err // it goes on as it is
+		}
+		text = append(text, p...)
+	}
+	return errs.Wrap(errs.Failed, "write the ledger", durable.WriteFile(path, text, 0o600))
+}
+
 // apply changes what is in memory as a frame says.
 func (l *ledger) apply(fr frame) error {
 	switch {
-	case fr.Pack != nil:
-		list, err := fr.Pack.objects()
-		if err != nil {
+	case fr.State != nil:
+		is := ledger{state: *fr.State}
+		if is.Pending < 0 || is.Pending > len(is.Packs) {
+			return errs.New(errs.Corrupt, "", "the ledger is damaged")
+		}
+		if err := is.learnAll(); err != nil {
 			return err
 		}
-		for _, o := range list {
-			l.known[o.hash] = struct{}{}
+		l.state, l.known = is.state, is.known
+	case fr.Pack != nil:
+		if err := l.learn(fr.Pack); err != nil {
+			return err
 		}
-		l.packs = append(l.packs, *fr.Pack)
-		l.pending = append(l.pending, *fr.Pack)
+		l.Packs = append(l.Packs, *fr.Pack)
+		l.Pending++
 	case fr.Intent != nil:
 		l.intents = append(l.intents, *fr.Intent)
 	case fr.Wrote != nil:
-		l.wrote(fr.Wrote)
+		return l.wrote(fr.Wrote)
 	case fr.Reset != nil:
-		*l = ledger{f: l.f, known: map[snap.Hash]struct{}{}, sent: l.sent, next: fr.Reset.Next, prev: fr.Reset.Prev}
+		*l = ledger{f: l.f, known: map[snap.Hash]struct{}{}, state: state{Sent: l.Sent, Next: fr.Reset.Next, Prev: fr.Reset.Prev}}
 	case fr.Lost != nil:
 		l.lost = fr.Lost
 	case fr.Forget != nil:
 		return l.forget(fr.Forget.Packs)
+	case fr.Swept:
+		l.Garbage = nil
+	}
+	return nil
+}
+
+// learn adds the objects of a pack to those that are known.
+func (l *ledger) learn(k *noted) error {
+	list, err := k.objects()
+	nodes := 0
+	for _, o := range list {
+		if !k.Bad && !(o.node && dead(k.Dead, nodes)) {
+			l.known[o.hash] = struct{}{}
+		}
+		if o.node {
+			nodes++
+		}
+	}
+	return err
+}
+
+func (l *ledger) learnAll() error {
+	l.known = map[snap.Hash]struct{}{}
+	for i := range l.Packs {
+		if err := l.learn(&l.Packs[i]); err != nil {
+			return err
+		}
 	}
 	return nil
 }
 
 // wrote applies the intent of the entry with this hash: it is the last of the log now.
-func (l *ledger) wrote(sum []byte) {
+func (l *ledger) wrote(sum []byte) error {
 	in := l.intentOf(sum)
 	if in == nil {
-		return
+		return nil
 	}
-	l.next, l.prev = in.Seq+1, in.Sum
-	from := len(l.packs) - len(l.pending)
-	n := max(0, min(in.Named, len(l.pending)))
-	l.pending = l.pending[n:]
-	l.entries = append(l.entries, logged{in.Seq, in.Sum, in.Size, from, from + n})
+	l.Next, l.Prev = in.Seq+1, in.Sum
+	e := logged{Seq: in.Seq, Sum: in.Sum, Size: in.Size}
+	n := max(0, min(in.Named, l.Pending))
+	for _, k := range l.pending()[:n] {
+		e.Packs = append(e.Packs, k.Name)
+	}
+	l.Pending -= n
+	l.Entries = append(l.Entries, e)
 	if in.Sent != nil {
-		l.sent = append(l.sent, *in.Sent)
+		l.Sent = append(l.Sent, *in.Sent)
 	}
 	l.intents = nil
+	if in.Removed != nil {
+		return l.remove(in.Removed)
+	}
+	return nil
 }
 
 // forget applies a forget. All nodes are forgotten: objects below them may be in one of the packs. So the next push of each
 // checkpoint looks at all of it, and sends what is not known to be elsewhere.
 func (l *ledger) forget(packs []string) error {
-	for i := range l.packs {
-		gone := slices.Contains(packs, l.packs[i].Name)
-		list, err := l.packs[i].objects()
-		if err != nil {
-			return err
-		}
-		for _, o := range list {
-			if gone || o.node {
-				delete(l.known, o.hash)
-			}
-		}
+	for i := range l.Packs {
+		k := &l.Packs[i]
+		k.Bad = k.Bad || slices.Contains(packs, k.Name)
+		k.Dead = bytes.Repeat([]byte{0xff}, len(k.Index)/(8*len(snap.Hash{}))+1) // more bits than it has objects
 	}
-	l.sent = nil
-	return nil
+	for i := range l.Sent {
+		l.Sent[i].Doubt = true
+	}
+	return l.learnAll()
 }
 
 func (l *ledger) intentOf(sum []byte) *intent {
@@ -246,8 +343,8 @@ func (l *ledger) intentOf(sum []byte) *intent {
 }
 
 func (l *ledger) has(id string) bool {
-	for _, s := range l.sent {
-		if s.ID == id {
+	for _, s := range l.Sent {
+		if s.ID == id && !s.Doubt {
 			return true
 		}
 	}

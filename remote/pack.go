@@ -26,6 +26,7 @@ type Pack struct {
 type packing struct {
 	data  []byte
 	index []byte
+	refs  []byte // of its nodes, as noted.Refs
 }
 
 // add adds an object. The data of a node follow its refs: their number, as a varint, and the hashes.
@@ -36,6 +37,7 @@ func (p *packing) add(h snap.Hash, data []byte, refs []snap.Hash, node bool) {
 		for _, r := range refs {
 			p.data = append(p.data, r[:]...)
 		}
+		p.refs = appendRefs(p.refs, refs)
 	}
 	p.data = append(p.data, data...)
 	n := uint64(len(p.data)-at) << 1

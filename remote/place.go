@@ -58,6 +58,7 @@ type entry struct {
 	Key        []byte      `json:"key"`  // of the log
 	TakeOver   bool        `json:"take_over,omitempty"`
 	Packs      []Pack      `json:"packs,omitempty"`
+	Removed    *removed    `json:"removed,omitempty"`
 	Checkpoint *Checkpoint `json:"checkpoint,omitempty"`
 }
 
@@ -107,11 +108,13 @@ func cutEntry(data []byte) (h head, err error) {
 // errOlder is the error of an entry whose number this host has used already: the ledger is older than the log.
 var errOlder = errors.New("the ledger is older than the log")
 
-// append writes the next entry of the log.
-func (p *Place) append(ctx context.Context, l *ledger, e entry, sent *Sent) error {
-	e.Place, e.Seq, e.Prev, e.Writer, e.Host = p.cfg.Name, l.next, l.prev, p.cfg.Writer, p.cfg.Host
-	e.At = p.cfg.Now().UTC()
-	e.Packs, e.Key = l.pending, p.cfg.Key
+// append writes the next entry of the log. in says what the ledger is to note beside it.
+func (p *Place) append(ctx context.Context, l *ledger, e entry, in intent) error {
+	e.Place, e.Seq, e.Prev, e.Writer, e.Host = p.cfg.Name, l.Next, l.Prev, p.cfg.Writer, p.cfg.Host
+	e.At, e.Key = p.cfg.Now().UTC(), p.cfg.Key
+	for _, k := range l.pending() {
+		e.Packs = append(e.Packs, k.Pack)
+	}
 	body, err := json.Marshal(e)
 	if err != nil {
 		return errs.Wrap(errs.Internal, "", err)
@@ -122,9 +125,9 @@ func (p *Place) append(ctx context.Context, l *ledger, e entry, sent *Sent) erro
 	}
 	line := magic + p.cfg.Writer + " " + proof(p.cfg.Key, logName(p.cfg.Name, e.Seq), p.cfg.Writer, sealed) + "\n"
 	data := append([]byte(line), sealed...)
-	in := intent{Seq: e.Seq, Sum: sum(data), Size: int64(len(data)), Named: len(l.pending), Sent: sent}
-	if sent != nil {
-		sent.Seq, sent.At = e.Seq, e.At
+	in.Seq, in.Sum, in.Size, in.Named = e.Seq, sum(data), int64(len(data)), l.Pending
+	if in.Sent != nil {
+		in.Sent.Seq, in.Sent.At = e.Seq, e.At
 	}
 	if err := p.cfg.Failpoint.At("push: intent"); err != nil {
 		return err
@@ -191,7 +194,7 @@ func (p *Place) settle(ctx context.Context, l *ledger) error {
 	if len(l.intents) == 0 {
 		return nil
 	}
-	err := p.meet(ctx, l, l.next)
+	err := p.meet(ctx, l, l.Next)
 	if errs.KindOf(err) == errs.NotFound || errors.Is(err, errWritten) {
 		return nil
 	}
@@ -244,7 +247,7 @@ func (p *Place) TakeOver(ctx context.Context) (err error) {
 		if err = p.skipAhead(ctx, l); err != nil {
 			break
 		}
-		err = p.append(ctx, l, entry{TakeOver: true}, nil)
+		err = p.append(ctx, l, entry{TakeOver: true}, intent{})
 		if errs.KindOf(err) != errs.Conflict && !errors.Is(err, errOlder) && !errors.Is(err, errWritten) {
 			break // else the other host was a moment faster
 		}
@@ -266,12 +269,17 @@ func (p *Place) Status() (s Status, err error) {
 	if err != nil {
 		return s, err
 	}
-	s = Status{Sent: l.sent, Lost: l.lost, Packs: len(l.packs)}
-	for _, k := range l.packs {
+	s = Status{Lost: l.lost, Packs: len(l.Packs)}
+	for _, c := range l.Sent {
+		if !c.Doubt {
+			s.Sent = append(s.Sent, c)
+		}
+	}
+	for _, k := range l.Packs {
 		s.Bytes += k.Size
 	}
-	for _, e := range l.entries {
-		s.Bytes += e.size
+	for _, e := range l.Entries {
+		s.Bytes += e.Size
 	}
 	return s, nil
 }

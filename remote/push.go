@@ -57,22 +57,35 @@ func (p *Place) push(ctx context.Context, l *ledger, from Objects, cp Checkpoint
 	if err != nil {
 		return err
 	}
+	err = p.sendAll(ctx, l, from, res, func(s *sender) error {
+		for _, part := range parts {
+			if err := s.walk(part.Portable.Object); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	sent := &Sent{ID: cp.ID, About: cp.About, Left: cp.Left}
+	for _, part := range parts {
+		sent.Roots = append(sent.Roots, part.Portable.Object[:])
+	}
+	return p.append(ctx, l, entry{Checkpoint: &cp}, intent{Sent: sent})
+}
+
+// sendAll sends what f gives to a sender, and returns when all of it is sent and noted.
+func (p *Place) sendAll(ctx context.Context, l *ledger, from Objects, res *Pushed, f func(*sender) error) error {
 	sending, cancel := context.WithCancel(ctx)
 	s := &sender{p: p, l: l, from: from, ctx: sending, seen: map[snap.Hash]struct{}{}, res: res, meter: snap.NewMeter(ctx, "sent", snap.UnitBytes, 0)}
-	for _, part := range parts {
-		if err = s.walk(part.Portable.Object); err != nil {
-			break
-		}
-	}
+	err := f(s)
 	if err == nil {
 		err = s.end()
 	}
 	cancel()
 	s.drain()
-	if err != nil {
-		return err
-	}
-	return p.append(ctx, l, entry{Checkpoint: &cp}, &Sent{ID: cp.ID, About: cp.About, Left: cp.Left})
+	return err
 }
 
 // sender sends the objects that a remote lacks. Objects below a node are sent, and noted in the ledger, before it.
@@ -92,7 +105,7 @@ type sender struct {
 
 // sending is a pack on its way.
 type sending struct {
-	pack Pack
+	pack noted
 	err  error
 	done chan struct{}
 }
@@ -120,6 +133,11 @@ func (s *sender) walk(h snap.Hash) error {
 		}
 	}
 	s.seen[h] = struct{}{}
+	return s.take(h, data, refs, node)
+}
+
+// take has an object sent.
+func (s *sender) take(h snap.Hash, data []byte, refs []snap.Hash, node bool) error {
 	s.res.Objects++
 	if !node {
 		s.blobs.add(h, data, nil, false)
@@ -143,6 +161,7 @@ func (s *sender) end() error {
 	if len(s.blobs.data)+len(s.nodes.data) <= packBytes {
 		s.blobs.data = append(s.blobs.data, s.nodes.data...)
 		s.blobs.index = append(s.blobs.index, s.nodes.index...)
+		s.blobs.refs = append(s.blobs.refs, s.nodes.refs...)
 		s.nodes = packing{}
 	}
 	for _, p := range []*packing{&s.blobs, &s.nodes} {
@@ -169,13 +188,13 @@ func (s *sender) send(p *packing) error {
 		}
 	}
 	f := &sending{done: make(chan struct{})}
-	f.pack = Pack{Name: NewName(), Index: p.index}
+	f.pack = noted{Pack: Pack{Name: NewName(), Index: p.index}, Refs: p.refs}
 	data := p.data
 	*p = packing{}
 	s.flying = append(s.flying, f)
 	go func() {
 		defer close(f.done)
-		f.err = s.put(&f.pack, data)
+		f.err = s.put(&f.pack.Pack, data)
 	}()
 	return nil
 }

@@ -59,6 +59,11 @@ type Bucket interface {
 	Get(ctx context.Context, name string) ([]byte, error)
 	// List returns the objects whose names begin with prefix and come after the name after, in the order of their names.
 	List(ctx context.Context, prefix, after string) ([]s3store.Object, error)
+	// Delete deletes an object. An object that does not exist is no error.
+	Delete(ctx context.Context, name string) error
+	// Locks reports whether new objects are locked for a time, and Versions whether what is deleted is kept as an older version.
+	Locks(ctx context.Context) (bool, error)
+	Versions(ctx context.Context) (bool, error)
 }
 
 // Objects is where objects are read from. *cas.Store is one.

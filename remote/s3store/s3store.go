@@ -256,6 +256,20 @@ func (s *Store) Locks(ctx context.Context) (locks bool, err error) {
 	return locks, err
 }
 
+// Versions reports whether the bucket keeps what is deleted or overwritten, as an older version.
+func (s *Store) Versions(ctx context.Context) (keeps bool, err error) {
+	err = s.try(ctx, "ask for the bucket's versioning", 0, func(ctx context.Context) error {
+		v, err := s.client.GetBucketVersioning(ctx, s.cfg.Bucket)
+		keeps = err == nil && v.Enabled()
+		return err
+	})
+	switch errs.KindOf(err) {
+	case errs.NotFound, errs.Failed, errs.Denied: // the server does not know what that is, or the key may not ask
+		return false, nil
+	}
+	return keeps, err
+}
+
 // try calls f until it succeeds, fails for good, or was tried often enough. size is the number of bytes that f sends or receives.
 func (s *Store) try(ctx context.Context, op string, size int64, f func(context.Context) error) error {
 	pause := s.cfg.Pause

@@ -1,0 +1,531 @@
+package remote
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"mulligan/errs"
+	"mulligan/remote/s3test"
+	"mulligan/testkit"
+)
+
+// but returns what goes if all of these stay.
+func but(stay ...string) func([]Sent) map[string]bool {
+	return func(list []Sent) map[string]bool {
+		gone := map[string]bool{}
+		for _, c := range list {
+			gone[c.ID] = !slices.Contains(stay, c.ID)
+		}
+		return gone
+	}
+}
+
+func (h *host) prune(stay ...string) Pruned {
+	h.t.Helper()
+	res, err := h.place.Prune(h.t.Context(), h.store, but(stay...), false)
+	must(h.t, err)
+	return res
+}
+
+// held returns the number of the bucket's packs, and the bytes of all that is there.
+func (h *host) held() (packs int, size int64) {
+	h.t.Helper()
+	list, err := h.bucket.List(h.t.Context(), h.cfg.Name, "")
+	must(h.t, err)
+	for _, o := range list {
+		size += o.Size
+		if strings.Contains(o.Name, "/packs/") {
+			packs++
+		}
+	}
+	return packs, size
+}
+
+// TestPrune: checkpoints that are to go are no more on the remote, what the others need is, and the bucket has the less of them. Packs that nothing
+// ever named go, too. A dry run says the same and changes nothing.
+func TestPrune(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, s3test.Start(t).Endpoint)
+	h.write(12, 4000)
+	h.push("cp-0")
+	random := testkit.Rand(t)
+	var ids []string
+	for i := range 10 {
+		h.change(6, 4000, random)
+		ids = append(ids, fmt.Sprint("cp-", i+1))
+		h.push(ids[i])
+	}
+	must(t, h.bucket.PutNew(t.Context(), packName(h.cfg.Name, NewName()), []byte("left by a crash")))
+	for i := range 8 {
+		h.lose(fmt.Sprint("cp-", i))
+	}
+	stay := []string{"cp-3", "cp-9", "cp-10"}
+	packs, size := h.held()
+	ledger, err := os.ReadFile(h.cfg.Ledger)
+	must(t, err)
+	dry, err := h.place.Prune(t.Context(), h.store, but(stay...), true)
+	must(t, err)
+	if n, s := h.held(); n != packs || s != size {
+		t.Errorf("a dry run leaves %d packs and %d bytes of %d and %d", n, s, packs, size)
+	}
+	now, err := os.ReadFile(h.cfg.Ledger)
+	must(t, err)
+	if !bytes.Equal(now, ledger) {
+		t.Error("a dry run changes the ledger")
+	}
+	res := h.prune(stay...)
+	if len(res.Gone) != 8 || res.Gone[0].ID != "cp-0" || res.Stay != 3 || res.Packs < 5 || len(res.Left) > 0 ||
+		len(dry.Gone) != 8 || dry.Packs != res.Packs || dry.Stay != 3 || dry.Moved == 0 || res.Moved == 0 || res.Freed < 50_000 {
+		t.Errorf("done: %d %d %d %d %d %q\nforetold: %d %d %d %d %d %q", len(res.Gone), res.Stay, res.Packs, res.Moved, res.Freed, res.Left, len(dry.Gone), dry.Stay, dry.Packs, dry.Moved, dry.Freed, dry.Left)
+	}
+	h.whole(stay...)
+	left, after := h.held()
+	entry := int64(4000) // at most, that of the prune
+	if freed := size - after; freed > res.Freed || freed < res.Freed-entry {
+		t.Errorf("%d bytes were freed, it says %d", freed, res.Freed)
+	}
+	t.Logf("%d packs of %d bytes became %d of %d; foretold were %d freed, it were %d", packs, size, left, after, dry.Freed, res.Freed)
+	if info, err := os.Stat(h.cfg.Ledger); err != nil || info.Size() >= int64(len(ledger)) {
+		t.Errorf("the ledger has %d bytes, and had %d; %v", info.Size(), len(ledger), err)
+	}
+
+	before := h.bucket.Usage().Requests
+	again := h.prune(stay...)
+	if len(again.Gone)+again.Packs != 0 || again.Freed != 0 || h.bucket.Usage().Requests-before > 5 {
+		t.Errorf("pruned again: %+v", again)
+	}
+	h.restart(nil)
+	h.change(5, 4000, random)
+	if res := h.push("cp-11"); res.Objects > 5+16+1 {
+		t.Errorf("after a prune, %d objects are sent of what is there", res.Objects)
+	}
+	h.whole(append(stay, "cp-11")...)
+	if res, err := h.place.Check(t.Context(), true); err != nil || len(res.Problems) > 0 {
+		t.Errorf("%+v %v", res, err)
+	}
+}
+
+// TestPrunedComesBack: a folder that is again as in a checkpoint that is gone is sent again, though its node is in a pack that stayed.
+func TestPrunedComesBack(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, s3test.Start(t).Endpoint)
+	h.write(2, 400)
+	first, second := h.content["file-0000"], h.content["file-0001"]
+	h.push("cp-1")
+	// The pack of cp-2 has a node of a folder with second, whose blob is in the pack of cp-1, and much that stays.
+	other := bytes.Clone(first)
+	other[0] = second[0]
+	other[1] = ^second[1]
+	h.content["file-0000"] = other
+	h.write(40, 4000)
+	h.push("cp-2")
+	h.content["file-0001"] = []byte("short")
+	h.content["file-0000"] = []byte("and short")
+	h.push("cp-3")
+	h.lose("cp-1")
+	h.lose("cp-2")
+	h.prune("cp-3")
+	h.restart(nil)
+	h.content["file-0000"], h.content["file-0001"] = other, second
+	h.push("cp-4")
+	h.whole("cp-3", "cp-4")
+}
+
+// TestPruneCutShort: a prune that ends at any of its steps leaves all that stays whole; the next one finishes it.
+func TestPruneCutShort(t *testing.T) {
+	t.Parallel()
+	cut := errors.New("cut short")
+	server := s3test.Start(t)
+	random := testkit.Rand(t)
+	steps := []string{"push: pack", "push: sent", "push: intent", "push: entry", "push: wrote", "prune: delete", "prune: deleted", "prune: ledger"}
+	for _, step := range steps {
+		for _, pushed := range []bool{false, true} { // meanwhile
+			h := newHost(t, server.Endpoint)
+			h.write(15, 3000)
+			h.push("cp-0")
+			for i := range 4 {
+				h.change(8, 3000, random)
+				h.push(fmt.Sprint("cp-", i+1))
+			}
+			h.lose("cp-0")
+			var once sync.Once
+			h.restart(func(at string) (err error) {
+				if at == step {
+					once.Do(func() { err = cut })
+				}
+				return err
+			})
+			if _, err := h.place.Prune(t.Context(), h.store, but("cp-3", "cp-4"), false); !errors.Is(err, cut) {
+				t.Fatalf("%s: %v", step, err)
+			}
+			h.restart(nil)
+			hist, err := h.read()
+			must(t, err)
+			for _, id := range []string{"cp-3", "cp-4"} {
+				must(t, h.fetch(hist, id))
+			}
+			if len(hist.Problems) > 0 {
+				t.Errorf("%s: %v", step, hist.Problems)
+			}
+			stay := []string{"cp-3", "cp-4"}
+			if pushed {
+				h.change(3, 3000, random)
+				h.push("cp-5")
+				stay = append(stay, "cp-5")
+			}
+			h.prune(stay...)
+			h.whole(stay...)
+			hist, err = h.read()
+			must(t, err)
+			if packs, _ := h.held(); packs != len(hist.packs()) || len(hist.Warnings) > 0 {
+				t.Errorf("%s: %d packs are there, %d are named: %v", step, packs, len(hist.packs()), hist.Warnings)
+			}
+		}
+	}
+}
+
+// TestPruneOfTwoHosts: who lost the place removes nothing, who took it leaves what it does not know; and what was read before a prune is read again.
+func TestPruneOfTwoHosts(t *testing.T) {
+	t.Parallel()
+	a := newHost(t, s3test.Start(t).Endpoint)
+	random := testkit.Rand(t)
+	a.write(20, 2000)
+	a.push("cp-1")
+	a.change(25, 2000, random)
+	a.push("cp-2")
+
+	hist, err := a.read() // a clone begins
+	must(t, err)
+	a.lose("cp-1")
+	if res := a.prune("cp-2"); res.Packs == 0 || res.Moved == 0 {
+		t.Fatalf("nothing was moved: %+v", res)
+	}
+	if err := a.fetch(hist, "cp-2"); errs.KindOf(err) != errs.Corrupt {
+		t.Errorf("what was read before: %v", err)
+	}
+	if newer, err := hist.Newer(t.Context()); err != nil || newer == nil {
+		t.Errorf("the log is longer, and it is not told: %v", err)
+	} else {
+		must(t, a.fetch(newer, "cp-2"))
+		if again, err := newer.Newer(t.Context()); err != nil || again != nil {
+			t.Errorf("the log is not longer, and it is told: %v", err)
+		}
+	}
+
+	b := a.other()
+	must(t, b.place.TakeOver(t.Context()))
+	b.change(5, 2000, random)
+	b.push("cp-3")
+	before, _ := a.held()
+	for _, dry := range []bool{false, true} {
+		if _, err := a.place.Prune(t.Context(), a.store, but(), dry); errs.KindOf(err) != errs.Conflict || !strings.Contains(errs.Words(err), "another host") {
+			t.Errorf("the host that lost the place prunes: %v", err)
+		}
+	}
+	if after, _ := a.held(); after != before {
+		t.Errorf("the host that lost the place left %d of %d packs", after, before)
+	}
+	a.whole("cp-2", "cp-3")
+	b.change(5, 2000, random)
+	b.push("cp-4")
+	res := b.prune("cp-4")
+	if len(res.Left) != 1 || !strings.Contains(res.Left[0], "does not know") || len(res.Gone) != 1 {
+		t.Errorf("the second host prunes: %+v", res)
+	}
+	a.whole("cp-2", "cp-4")
+}
+
+// TestPruneAppendOnly: where nothing can be deleted, a prune says so and leaves the log as it is.
+func TestPruneAppendOnly(t *testing.T) {
+	t.Parallel()
+	p := newProxy(t, s3test.Start(t).Endpoint)
+	p.fault = func(r *http.Request) fault {
+		if r.Method == http.MethodDelete {
+			return refused
+		}
+		return none
+	}
+	for says, endpoint := range map[string]string{"cannot delete": p.URL, "locks objects": s3test.StartLocked(t).Endpoint} {
+		h := newHost(t, endpoint)
+		h.write(10, 1000)
+		h.push("cp-1")
+		h.push("cp-2")
+		before := h.bucket.Usage().Sent
+		if _, err := h.place.Prune(t.Context(), h.store, but("cp-2"), false); errs.KindOf(err) != errs.Denied || !strings.Contains(errs.Words(err), says) || errs.HintOf(err) == "" {
+			t.Errorf("%s: %v", says, err)
+		}
+		if h.bucket.Usage().Sent != before {
+			t.Errorf("%s: something was written", says)
+		}
+		h.whole("cp-1", "cp-2")
+	}
+}
+
+// TestPruneOlderLedger: a ledger that is older than the log removes nothing, and nothing relies on what it says is there.
+func TestPruneOlderLedger(t *testing.T) {
+	t.Parallel()
+	server := s3test.Start(t)
+	for _, cut := range []string{"older", "cut", "gone", "older, and all stays"} {
+		h := newHost(t, server.Endpoint)
+		random := testkit.Rand(t)
+		h.write(20, 2000)
+		h.push("cp-1")
+		h.change(5, 2000, random)
+		h.push("cp-2")
+		older, err := os.ReadFile(h.cfg.Ledger)
+		must(t, err)
+		h.change(5, 2000, random)
+		h.push("cp-3")
+		switch cut {
+		case "cut":
+			older = older[:len(older)*2/3]
+		case "gone":
+			older = nil
+		}
+		must(t, os.WriteFile(h.cfg.Ledger, older, 0o600))
+		h.restart(nil)
+		packs, _ := h.held()
+		stay := []string{"cp-1", "cp-2", "cp-3"}
+		goes := but()
+		if strings.Contains(cut, "all stays") {
+			goes = but(stay...)
+		}
+		if res, err := h.place.Prune(t.Context(), h.store, goes, false); err == nil && res.Packs > 0 || err != nil && errs.KindOf(err) != errs.Busy {
+			t.Errorf("%s: %+v %v", cut, res, err)
+		}
+		if now, _ := h.held(); now < packs {
+			t.Errorf("%s: %d packs of %d are there", cut, now, packs)
+		}
+		h.whole(stay...)
+		h.change(5, 2000, random)
+		h.push("cp-4")
+		h.whole(append(stay, "cp-4")...)
+	}
+}
+
+// TestPushAfterPruneOfOlderLedger: a ledger from before a prune is not believed: what the prune removed is sent again.
+func TestPushAfterPruneOfOlderLedger(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, s3test.Start(t).Endpoint)
+	random := testkit.Rand(t)
+	h.write(20, 2000)
+	h.push("cp-1")
+	was := maps.Clone(h.content)
+	h.change(60, 2000, random)
+	h.push("cp-2")
+	older, err := os.ReadFile(h.cfg.Ledger)
+	must(t, err)
+	h.prune("cp-2")
+	must(t, os.WriteFile(h.cfg.Ledger, older, 0o600))
+	h.restart(nil)
+	h.content = was
+	h.push("cp-3")
+	h.whole("cp-2", "cp-3")
+}
+
+// TestPutBack: objects from before a prune that are put back are not believed, and an entry of it in the place of a later one is told.
+func TestPutBack(t *testing.T) {
+	t.Parallel()
+	server := s3test.Start(t)
+	h := newHost(t, server.Endpoint)
+	random := testkit.Rand(t)
+	h.write(20, 2000)
+	h.push("cp-1")
+	h.change(5, 2000, random)
+	h.push("cp-2")
+	saved := map[string][]byte{}
+	for _, path := range server.Files(t) {
+		data, err := os.ReadFile(path)
+		must(t, err)
+		saved[path] = data
+	}
+	h.lose("cp-1")
+	h.prune("cp-2")
+	h.change(5, 2000, random)
+	h.push("cp-3")
+	entries := map[string][]byte{}
+	for _, path := range server.Files(t) {
+		if saved[path] == nil && strings.Contains(path, "/log/") {
+			data, err := os.ReadFile(path)
+			must(t, err)
+			entries[path] = data
+		}
+	}
+	if len(entries) != 2 {
+		t.Fatalf("%d entries were written after that", len(entries))
+	}
+	for path, data := range saved { // all of the old bucket
+		must(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		must(t, os.WriteFile(path, data, 0o600))
+	}
+	h.whole("cp-2", "cp-3")
+	hist, err := h.read()
+	must(t, err)
+	if _, err := hist.Find("cp-1"); errs.KindOf(err) != errs.NotFound {
+		t.Errorf("a checkpoint came back: %v", err)
+	}
+	var old [][]byte
+	for path, data := range saved {
+		if strings.Contains(path, "/log/") {
+			old = append(old, data)
+		}
+	}
+	for path, data := range entries {
+		for _, o := range append(old, nil) {
+			must(t, os.WriteFile(path, o, 0o600))
+			hist, err := h.read()
+			must(t, err)
+			if len(hist.Problems) == 0 {
+				t.Errorf("nobody tells of %s", filepath.Base(path))
+			}
+			for _, c := range hist.Checkpoints {
+				if err := h.fetch(hist, c.ID); err != nil && errs.KindOf(err) != errs.Corrupt {
+					t.Errorf("%s: %v", c.ID, err)
+				}
+			}
+		}
+		must(t, os.WriteFile(path, data, 0o600))
+	}
+	h.whole("cp-2", "cp-3")
+}
+
+// A ledger that does not say what each checkpoint needs removes nothing.
+func TestPruneEarlierLedger(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, s3test.Start(t).Endpoint)
+	h.write(5, 500)
+	h.push("cp-1")
+	h.push("cp-2")
+	l, err := openLedger(h.cfg.Ledger, h.cfg.Name)
+	must(t, err)
+	for i := range l.Packs {
+		l.Packs[i].Refs = nil
+	}
+	must(t, l.rewrite(h.cfg.Ledger, h.cfg.Name))
+	must(t, l.close())
+	if _, err := h.place.Prune(t.Context(), h.store, but("cp-2"), false); errs.KindOf(err) != errs.Unsupported || errs.HintOf(err) == "" {
+		t.Errorf("%v", err)
+	}
+	h.whole("cp-1", "cp-2")
+}
+
+// TestPruneModel does what hosts do to a place in random order, with crashes at random steps: what is promised is whole, always.
+func TestPruneModel(t *testing.T) {
+	t.Parallel()
+	server := s3test.Start(t)
+	rounds := 3
+	if testkit.Long() {
+		rounds = 40
+	}
+	for range rounds {
+		m := &model{host: newHost(t, server.Endpoint), promised: []string{}}
+		m.run()
+	}
+}
+
+type model struct {
+	*host
+	promised []string
+	here     []string
+	n        int
+	done     []string
+}
+
+func (m *model) run() {
+	random := testkit.Rand(m.t)
+	m.write(25, 1500)
+	crash := errors.New("crash")
+	for range 25 {
+		step, steps := random.IntN(12), 0
+		if random.IntN(2) == 0 {
+			step = -1
+		}
+		var mu sync.Mutex
+		m.restart(func(at string) error {
+			mu.Lock()
+			defer mu.Unlock()
+			if steps++; steps-1 == step {
+				return fmt.Errorf("%w at %s", crash, at)
+			}
+			return nil
+		})
+		var err error
+		switch k := random.IntN(10); {
+		case k < 4:
+			m.change(1+random.IntN(8), 1500, random)
+			id := fmt.Sprint("cp-", m.n)
+			m.n++
+			cp := m.capture(id)
+			m.here = append(m.here, id)
+			m.done = append(m.done, "push "+id)
+			for range 3 {
+				if _, err = m.place.Push(m.t.Context(), m.store, cp); err == nil {
+					break
+				}
+				m.restart(nil)
+				if errs.KindOf(err) == errs.Conflict { // its ledger does not know any more that it took the place over
+					must(m.t, m.place.TakeOver(m.t.Context()))
+				}
+			}
+			must(m.t, err)
+			m.promised = append(m.promised, id)
+		case k < 5 && len(m.here) > 1:
+			i := random.IntN(len(m.here) - 1)
+			m.done = append(m.done, "lose "+m.here[i])
+			m.lose(m.here[i])
+			m.here = slices.Delete(m.here, i, i+1)
+		case k < 8:
+			var stay []string
+			for _, id := range m.promised {
+				if random.IntN(3) > 0 {
+					stay = append(stay, id)
+				}
+			}
+			_, err = m.place.Prune(m.t.Context(), m.store, but(stay...), false)
+			m.done = append(m.done, fmt.Sprintf("prune to %v: %v", stay, err))
+			if err != nil && !errors.Is(err, crash) && errs.KindOf(err) != errs.Busy && errs.KindOf(err) != errs.Conflict {
+				m.t.Fatalf("%v: %v", m.done, err)
+			}
+			hist, err := m.read()
+			must(m.t, err)
+			m.promised = slices.DeleteFunc(m.promised, func(id string) bool {
+				_, err := hist.Find(id)
+				return err != nil && !slices.Contains(stay, id)
+			})
+		case k < 9:
+			data, err := os.ReadFile(m.cfg.Ledger)
+			if err != nil {
+				continue
+			}
+			m.done = append(m.done, "cut the ledger")
+			must(m.t, os.WriteFile(m.cfg.Ledger, data[:random.IntN(len(data)+1)], 0o600))
+		default:
+			m.done = append(m.done, "take over")
+			o := m.other()
+			o.cfg.Failpoint = nil
+			o.place = NewPlace(o.cfg)
+			must(m.t, o.place.TakeOver(m.t.Context()))
+			m.host = o
+		}
+		m.restart(nil)
+		hist, err := m.read()
+		must(m.t, err)
+		for _, id := range m.promised {
+			if err := m.fetch(hist, id); err != nil {
+				m.t.Fatalf("%s: %v\n%s", id, err, strings.Join(m.done, "\n"))
+			}
+		}
+		if len(hist.Problems) > 0 {
+			m.t.Fatalf("%v\n%s", hist.Problems, strings.Join(m.done, "\n"))
+		}
+	}
+}
