@@ -61,7 +61,9 @@ type fork struct {
 }
 
 type remote struct {
-	Auto string `toml:"auto"`
+	Auto      string `toml:"auto"`
+	KeepLast  int    `toml:"keep_last"`
+	DailyDays int    `toml:"daily_days"`
 }
 
 type database struct {

@@ -200,6 +200,11 @@ func checkFollow(app ipc.App) *fault {
 }
 
 func checkRemoting(app ipc.App) *fault {
+	for key, n := range map[string]int{"remote.keep_last": app.Remoting.KeepLast, "remote.daily_days": app.Remoting.DailyDays} {
+		if n < 0 {
+			return &fault{key: key, what: fmt.Sprintf("%s is negative (%d)", key, n), hint: "use 0 or more"}
+		}
+	}
 	switch app.Remoting.Auto {
 	case "", ipc.RemoteAll, ipc.RemotePinned, ipc.RemoteDaily:
 		return nil

@@ -46,7 +46,9 @@ func TestReference(t *testing.T) {
 
 		"fork.compose": {Doc: "for an app that is a compose project: the command of the compose tool that makes those of forks, program and arguments apart", Default: "the tool that made the app's"},
 
-		"remote.auto": {Doc: "which checkpoints are sent to the app's remotes by themselves: `all`, `pinned`, or `daily` (the first of each day, by UTC)", Default: "none: they are sent by hand"},
+		"remote.keep_last":  {Doc: "`mulligan remote prune` keeps so many of the newest checkpoints of a remote, beside what this host has and what is pinned; if this and `daily_days` are 0, it keeps all"},
+		"remote.daily_days": {Doc: "it also keeps the first checkpoint of each of so many of the newest days (of UTC) of which there is one"},
+		"remote.auto":       {Doc: "which checkpoints are sent to the app's remotes by themselves: `all`, `pinned`, or `daily` (the first of each day, by UTC)", Default: "none: they are sent by hand"},
 
 		"database.name":     {Doc: "what it is called; its layer is `db:NAME`", Default: "the database's own"},
 		"database.driver":   {Doc: driverNames(), Default: "what the URL of `dsn` says"},

@@ -115,6 +115,8 @@ func (f fate) run(ctx context.Context, d *daemon.Daemon) (err error) {
 		_, err = d.Prune(ctx, root, "shop", false)
 	case "push":
 		_, err = d.Push(ctx, root, "shop", ipc.PushRequest{Wait: true})
+	case "prune-remote":
+		_, err = d.PruneRemote(ctx, root, "shop", "backup", false)
 	case "clone":
 		_, err = d.Clone(ctx, root, f.Clone)
 	case "fetch":

@@ -52,6 +52,7 @@ func TestRemotesOfOwners(t *testing.T) {
 			{"GET", "/remotes", nil},
 			{"GET", "/remotes/backup", nil},
 			{"POST", "/remotes/backup/check?full=1", nil},
+			{"POST", "/remotes/backup/prune", nil},
 			{"DELETE", "/remotes/backup", nil},
 			{"POST", "/remotes", b.request()},
 			{"POST", "/push", ipc.PushRequest{TakeOver: true}},

@@ -18,6 +18,7 @@ import (
 	"mulligan/remote/identity"
 	"mulligan/remote/s3store"
 	"mulligan/remote/s3test"
+	"mulligan/snap/cas"
 	"mulligan/testkit"
 )
 
@@ -88,6 +89,89 @@ func TestPushKilled(t *testing.T) {
 	}
 	if !slices.Equal(there, ids) || len(hist.Problems) > 0 {
 		t.Errorf("the log has %v, not %v: %v", there, ids, hist.Problems)
+	}
+}
+
+// TestRemotePruneKilled kills daemons at the steps of a prune of a remote. What is to stay is whole at any time, and the next prune leaves nothing else.
+func TestRemotePruneKilled(t *testing.T) {
+	b, w := newBucket(t), newWorld(t, nil)
+	r := &round{world: w, plan: fate{State: w.state(), Do: "prune-remote"}}
+	d := w.open(t)
+	b.add(t, d)
+	if _, err := d.SetApp(t.Context(), root, "shop", ipc.AppChange{Remoting: &ipc.Remoting{Auto: ipc.RemoteAll, KeepLast: 2}}); err != nil {
+		t.Fatal(err)
+	}
+	var ids []ipc.CheckpointID
+	more := func() { // checkpoints, of which this host keeps the last
+		t.Helper()
+		for range 3 {
+			w.set(t, fmt.Sprint("word-", len(ids)))
+			cp, err := d.Create(t.Context(), root, "shop", ipc.CreateRequest{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			ids = append(ids, cp.ID)
+		}
+		caughtUp(t, d)
+		for _, id := range ids[:len(ids)-1] {
+			if err := d.Delete(t.Context(), root, "shop", id); err != nil && errs.KindOf(err) != errs.NotFound {
+				t.Fatal(err)
+			}
+		}
+	}
+	whole := func(after string) {
+		t.Helper()
+		h := b.history(t)
+		for _, id := range ids[len(ids)-2:] {
+			cp, err := h.Find(string(id))
+			if err != nil {
+				t.Fatalf("after %q: %v", after, err)
+			}
+			store, err := cas.Open(t.TempDir(), cas.Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			held, err := h.Fetch(t.Context(), &cp.Checkpoint, store, t.TempDir())
+			if err != nil {
+				t.Fatalf("after %q: %v", after, err)
+			}
+			held.Discard()
+			if err := store.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if len(h.Problems) > 0 {
+			t.Errorf("after %q: %v", after, h.Problems)
+		}
+	}
+	more()
+	w.close(t, d)
+	names, _, _ := r.victim(t, 0, 0)
+	steps := slices.DeleteFunc(slices.Collect(count(len(names))), func(i int) bool { return kind(names[i])[:4] != "push" && kind(names[i])[:5] != "prune" })
+	if len(steps) < 6 {
+		t.Fatalf("a prune has the steps %v", names)
+	}
+	for _, i := range testkit.Sample(t, "steps of a prune", len(steps), 2) {
+		d = w.open(t)
+		more()
+		w.close(t, d)
+		r.plan.Kind = kind(names[steps[i]])
+		if _, _, killed := r.victim(t, 1, 0); !killed {
+			t.Errorf("a prune did not come to %q", names[steps[i]])
+		}
+		whole(names[steps[i]])
+		d = w.open(t)
+		if _, err := d.PruneRemote(t.Context(), root, "shop", "backup", false); err != nil {
+			t.Fatal(err)
+		}
+		whole("the next prune")
+		if h := b.history(t); len(h.Checkpoints) != 2 || len(h.Warnings) > 0 {
+			t.Errorf("after %q, and the next: %d checkpoints; %v", names[steps[i]], len(h.Checkpoints), h.Warnings)
+		}
+		if v, err := d.CheckRemote(t.Context(), root, "shop", "backup", true); err != nil || !v.OK {
+			t.Errorf("after %q: %+v %v", names[steps[i]], v, err)
+		}
+		w.close(t, d)
 	}
 }
 

@@ -2,11 +2,14 @@ package daemon_test
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"mulligan/daemon"
 	"mulligan/errs"
@@ -180,6 +183,110 @@ func TestRemoteAway(t *testing.T) {
 	defer func() { w.close(t, d) }()
 	if r := caughtUp(t, d); r.UpTo != cp.ID || len(d.Status(root).Problems) > 0 {
 		t.Errorf("%+v %v", r, d.Status(root).Problems)
+	}
+}
+
+// TestRemotePruned: what the app's settings no longer keep on a remote goes, and nothing else, whatever the clock says. A dry run says what would go.
+func TestRemotePruned(t *testing.T) {
+	b, w := newBucket(t), newWorld(t, nil)
+	opt := w.options()
+	now := time.Now()
+	var late atomic.Int64
+	opt.Now = func() time.Time { return now.Add(time.Duration(late.Load())) }
+	d := w.openAs(t, opt)
+	b.add(t, d)
+	kept := ipc.DefaultRetention()
+	if _, err := d.SetApp(t.Context(), root, "shop", ipc.AppChange{Retention: &kept}); err != nil {
+		t.Fatal(err)
+	}
+	var ids []ipc.CheckpointID
+	for i := range 6 {
+		w.set(t, fmt.Sprint("word-", i))
+		cp, err := d.Create(t.Context(), root, "shop", ipc.CreateRequest{Pinned: i == 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids = append(ids, cp.ID)
+		late.Add(int64(time.Minute))
+	}
+	caughtUp(t, d)
+	prune := func(dry bool, keep ipc.Remoting, deleted ...ipc.CheckpointID) ipc.RemotePrune {
+		t.Helper()
+		keep.Auto = ipc.RemoteAll
+		if _, err := d.SetApp(t.Context(), root, "shop", ipc.AppChange{Remoting: &keep}); err != nil {
+			t.Fatal(err)
+		}
+		res, err := d.PruneRemote(t.Context(), root, "shop", "backup", dry)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []ipc.CheckpointID
+		for _, c := range res.Deleted {
+			if got = append(got, c.ID); c.CreatedAt.IsZero() {
+				t.Errorf("%+v", c)
+			}
+		}
+		if !slices.Equal(got, deleted) {
+			t.Errorf("%+v: %v go, not %v", keep, got, deleted)
+		}
+		return res
+	}
+	prune(false, ipc.Remoting{KeepLast: 1}) // all are here
+	if _, err := d.Pin(t.Context(), root, "shop", ids[1], false); err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range ids[:4] {
+		if err := d.Delete(t.Context(), root, "shop", id); err != nil {
+			t.Fatal(err)
+		}
+	}
+	late.Store(int64(50 * 365 * 24 * time.Hour)) // a clock that is wrong makes nothing old
+	prune(false, ipc.Remoting{})
+	prune(false, ipc.Remoting{KeepLast: 6})
+	prune(false, ipc.Remoting{KeepLast: 4, DailyDays: 1}) // ids[0] is the first of the day
+	files := len(b.Files(t))
+	foretold := prune(true, ipc.Remoting{KeepLast: 3}, ids[0], ids[2])
+	if n := len(b.Files(t)); n != files || foretold.Packs == 0 || foretold.FreedBytes == 0 || !foretold.DryRun {
+		t.Errorf("a dry run leaves %d of %d objects: %+v", n, files, foretold)
+	}
+	if res := prune(false, ipc.Remoting{KeepLast: 3}, ids[0], ids[2]); res.Packs != foretold.Packs || res.Kept != 4 { // ids[1] was pinned when it was sent
+		t.Errorf("done: %+v, foretold: %+v", res, foretold)
+	}
+	var list ipc.CheckpointList
+	if err := d.LocateAll(t.Context(), root, "shop", &list); err != nil || len(list.RemoteOnly) != 2 {
+		t.Errorf("%+v %v", list.RemoteOnly, err)
+	}
+	w.set(t, "later")
+	if _, err := d.Create(t.Context(), root, "shop", ipc.CreateRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	if r := caughtUp(t, d); r.Checkpoints != 5 {
+		t.Errorf("%+v", r)
+	}
+	for i, want := range map[int]string{1: "word-1", 3: "word-3"} {
+		if _, err := d.Fetch(t.Context(), root, "shop", ipc.FetchRequest{Checkpoint: ids[i], Identity: b.identity}); err != nil {
+			t.Fatal(err)
+		}
+		goBack(t, d, ids[i], ipc.RollbackRequest{})
+		if word, err := w.oneWord(); err != nil || word != want {
+			t.Errorf("%q %v", word, err)
+		}
+	}
+	if _, err := d.Fetch(t.Context(), root, "shop", ipc.FetchRequest{Checkpoint: ids[0], Identity: b.identity}); errs.KindOf(err) != errs.NotFound {
+		t.Errorf("a checkpoint that was removed: %v", err)
+	}
+	w.close(t, d)
+
+	second := world{dir: worldDir(t), at: filepath.Join(worldDir(t), "clone")}
+	there := second.open(t)
+	defer second.close(t, there)
+	req := b.clone(second.at)
+	req.NoStart = true
+	if _, err := there.Clone(t.Context(), root, req); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := there.PruneRemote(t.Context(), root, "shop", "backup", false); errs.KindOf(err) != errs.Conflict || !strings.Contains(errs.HintOf(err), "--take-over") {
+		t.Errorf("a host that only reads prunes: %v", err)
 	}
 }
 

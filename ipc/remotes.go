@@ -89,6 +89,10 @@ const (
 // Remoting says how an app uses its remotes.
 type Remoting struct {
 	Auto string `json:"auto,omitempty"` // RemoteAll, RemotePinned, RemoteDaily, or empty: by hand only
+	// KeepLast and DailyDays say what a prune of a remote keeps, beside what this host has and what is pinned: so many of the newest checkpoints, and the
+	// first of each of so many of the newest days that have one there. If both are 0, it keeps all.
+	KeepLast  int `json:"keep_last,omitempty"`
+	DailyDays int `json:"daily_days,omitempty"`
 }
 
 // RemoteList is an answer that lists the remotes of an app.
@@ -152,6 +156,31 @@ type RemoteCheck struct {
 	OK      bool   `json:"ok"`
 	// Problems say what is damaged or missing, in whole sentences. What they are about is sent again.
 	Problems []string `json:"problems"`
+}
+
+// RemotePrune is the result of a prune of a remote.
+type RemotePrune struct {
+	Remote     string             `json:"remote"`
+	DryRun     bool               `json:"dry_run,omitempty"`
+	Deleted    []PrunedCheckpoint `json:"deleted"` // oldest first
+	Kept       int                `json:"kept"`    // checkpoints that this host sent
+	Packs      int                `json:"packs"`   // objects of the bucket that were deleted
+	FreedBytes int64              `json:"freed_bytes"`
+	MovedBytes int64              `json:"moved_bytes"` // of what was sent again, because little of the pack that had it is needed
+	Left       []string           `json:"left"`        // what else is there and was not removed, or not for good, in whole sentences
+}
+
+// PrunedCheckpoint is a checkpoint that a prune removed from a remote.
+type PrunedCheckpoint struct {
+	ID        CheckpointID `json:"checkpoint_id"`
+	CreatedAt time.Time    `json:"created_at"`
+}
+
+// PruneRemote removes from a remote the checkpoints that the app's settings no longer keep there, or only says which.
+func (c *Client) PruneRemote(ctx context.Context, app, name string, dryRun bool) (RemotePrune, error) {
+	q := url.Values{}
+	setFlag(q, "dry_run", dryRun)
+	return askApp[RemotePrune](ctx, c, http.MethodPost, app, q, nil, "remotes", name, "prune")
 }
 
 // CheckRemote checks that what this host sent to a remote is there; with full also that it is as it was sent.

@@ -8,7 +8,8 @@
 //	<place>/log/<number>          the log: entry 1, 2, 3, …, each written once and never changed
 //
 // An entry of the log says which packs were sent before it, and what a checkpoint consists of. It is written last, under the next
-// number, and only if there is no such object (If-None-Match: *). What no entry names is garbage. Packs and entries are sealed
+// number, and only if there is no such object (If-None-Match: *). What no entry names is garbage. Checkpoints and packs are removed by one
+// more entry that says so, after which the packs are deleted; entries stay ([Place.Prune]). Packs and entries are sealed
 // with age for recipients: the host that writes them cannot read them, and whoever has an identity can, with nothing else from
 // that host. No name tells anything of what it names.
 //
@@ -28,7 +29,7 @@
 // # What the host remembers
 //
 // A host cannot read what it sent. Its ledger, a file, notes which objects are in which pack, and which packs an entry names. A ledger
-// that is lost, damaged or older than the log is not believed: what it does not know is sent again.
+// that is lost, damaged or older than the log is not believed: what it does not know is sent again, and never removed.
 //
 // # How damage is found
 //

@@ -29,6 +29,7 @@ const appSetLong = `Change an app's settings. The keys are those of the app file
   fork.network=true|false (false: forks reach nothing outside)
   fork.isolation=namespace|ports                  fork.ports=VARIABLE,…   fork.dotenv=FILE,…
   fork.compose=COMMAND (makes the compose projects of forks)
+  remote.auto=all|pinned|daily                    remote.keep_last=N      remote.daily_days=N
   database=SPEC           (adds it, or replaces the one of that name; empty: none at all; SPEC
                           as mulligan app add has it)
   database.env=NAME:VARIABLE

@@ -38,6 +38,15 @@ func (h remoteHandlers) postCheck(w http.ResponseWriter, r *http.Request, who ip
 	return answer(w, http.StatusOK, res, err)
 }
 
+func (h remoteHandlers) postRemotePrune(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
+	dry, err := flag(r, "dry_run")
+	if err != nil {
+		return err
+	}
+	res, err := h.PruneRemote(r.Context(), who, r.PathValue("app"), r.PathValue("remote"), dry)
+	return answer(w, http.StatusOK, res, err)
+}
+
 func (h remoteHandlers) deleteRemote(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
 	if err := h.RemoveRemote(r.Context(), who, r.PathValue("app"), r.PathValue("remote")); err != nil {
 		return err

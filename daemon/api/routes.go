@@ -103,6 +103,7 @@ func (svc *Service) routes() []route {
 			answer: ipc.Remote{}, serve: long(svc.remotes.postRemote), events: eventsOfLong},
 		{pattern: "GET " + remotesPath + "/{remote}", about: "One remote", need: read, answer: ipc.Remote{}, serve: svc.remotes.getRemote},
 		{pattern: "POST " + remotesPath + "/{remote}/check", about: "Check that what this host sent is there, and send again what is not", need: write, query: "full", answer: ipc.RemoteCheck{}, serve: long(svc.remotes.postCheck), events: eventsOfLong},
+		{pattern: "POST " + remotesPath + "/{remote}/prune", about: "Remove from a remote what the app's settings no longer keep there", need: manage, query: "dry_run", answer: ipc.RemotePrune{}, serve: long(svc.remotes.postRemotePrune), events: eventsOfLong},
 		{pattern: "DELETE " + remotesPath + "/{remote}", about: "Forget a remote; what was sent stays there", need: manage, status: http.StatusNoContent, serve: long(svc.remotes.deleteRemote), events: eventsOfLong},
 		{pattern: "POST " + appPath + "/push", about: "Send checkpoints to the app's remotes", need: write, body: ipc.PushRequest{}, answer: ipc.RemoteList{}, serve: long(svc.remotes.postPush), events: eventsOfLong},
 		{pattern: "POST " + appPath + "/fetch", about: "Bring a checkpoint from a remote to this host", need: write, local: true, body: ipc.FetchRequest{}, answer: ipc.Checkpoint{}, serve: long(svc.remotes.postFetch), events: eventsOfLong},

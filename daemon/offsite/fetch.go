@@ -134,9 +134,26 @@ func (s *Service) download(ctx context.Context, a *app.App, hist *remote.History
 		return nil, err
 	}
 	defer os.RemoveAll(spool) // the next one removes what this leaves
-	snap.Begin(ctx, "fetching "+from.ID)
-	return hist.Fetch(ctx, &from.Checkpoint, contents, spool)
+	for range rereads {
+		snap.Begin(ctx, "fetching "+from.ID)
+		held, err := hist.Fetch(ctx, &from.Checkpoint, contents, spool)
+		if errs.KindOf(err) != errs.Corrupt {
+			return held, err
+		}
+		newer, e := hist.Newer(ctx)
+		if newer == nil {
+			return nil, errs.Also(err, e)
+		}
+		if _, e := newer.Find(from.ID); e != nil {
+			return nil, errs.New(errs.NotFound, "", "%s was removed from the remote while it was fetched", from.ID).WithHint("name another checkpoint")
+		}
+		hist = newer
+	}
+	return nil, errs.New(errs.Busy, "", "%s was not fetched: what it needs was moved on the remote again and again", from.ID).WithHint("try again when the host that writes there does less")
 }
+
+// rereads is how often a log is read again of which what it says is not there: a prune may have moved it.
+const rereads = 3
 
 // elsewhere returns the checkpoints of an app that this host sent to remotes and has no more, newest first.
 func (s *Service) elsewhere(ctx context.Context, id ipc.AppID) ([]ipc.Checkpoint, error) {

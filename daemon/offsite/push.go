@@ -426,14 +426,8 @@ func (s *Service) begin(ctx context.Context, who ipc.Caller, a *app.App, t *targ
 		}
 		s.events.WriteAudit(ctx, a.Rec(), who, "remote-take-over", t.name, "", nil, nil)
 	}
-	switch v := t.view(); v.State {
-	case ipc.RemoteReadOnly:
-		return errs.New(errs.Conflict, "", "%s was cloned from the remote %s, and this host does not write to it", a.Rec().Slug, t.name).
-			WithHint("`mulligan push --take-over` makes this host the one that writes, and the other one stop")
-	case ipc.RemoteLost:
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		return t.status.Lost.Err()
+	if err := t.mayWrite(a); err != nil {
+		return err
 	}
 	return s.change(ctx, t, func(r *store.Remote) {
 		for _, id := range ids {

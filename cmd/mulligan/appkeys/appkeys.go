@@ -136,7 +136,9 @@ var setters = map[string]func(app *ipc.App, change *ipc.AppChange, value string)
 		change.Remoting = &app.Remoting
 		return nil
 	},
-	"database": setDatabase,
+	"remote.keep_last":  remoteCount(func(r *ipc.Remoting) *int { return &r.KeepLast }),
+	"remote.daily_days": remoteCount(func(r *ipc.Remoting) *int { return &r.DailyDays }),
+	"database":          setDatabase,
 	"database.env": func(app *ipc.App, change *ipc.AppChange, v string) error {
 		name, variable, _ := strings.Cut(v, ":")
 		at := slices.IndexFunc(app.Databases, func(d ipc.Database) bool { return d.Name == name })
@@ -281,6 +283,16 @@ func retentionCount(field func(*ipc.Retention) *int) func(*ipc.App, *ipc.AppChan
 		n, err := strconv.Atoi(v)
 		*field(&app.Retention) = n
 		change.Retention = &app.Retention
+		return accepts(err == nil && n >= 0, "a whole number, as in 20")
+	}
+}
+
+// remoteCount returns a setter of one of the numbers that say what a prune of a remote keeps.
+func remoteCount(field func(*ipc.Remoting) *int) func(*ipc.App, *ipc.AppChange, string) error {
+	return func(app *ipc.App, change *ipc.AppChange, v string) error {
+		n, err := strconv.Atoi(v)
+		*field(&app.Remoting) = n
+		change.Remoting = &app.Remoting
 		return accepts(err == nil && n >= 0, "a whole number, as in 20")
 	}
 }

@@ -73,12 +73,12 @@ func (s *server) place() (at, in string, k ipc.BucketKeys, err error) {
 func NewRemote(h Host) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "remote",
-		Short:   "Add, list and remove places in object stores to which checkpoints go",
+		Short:   "Add, list, prune and remove places in object stores to which checkpoints go",
 		Example: "  mulligan remote key new shop.key\n  mulligan remote add backup s3://backups/mulligan --recipient age1…\n  mulligan remote show",
 	}
 	key := h.Group(&cobra.Command{Use: "key", Short: "Make identities, which alone can read what is sent", Example: "  mulligan remote key new shop.key"})
 	key.AddCommand(newKey(h))
-	cmd.AddCommand(h.Lasting(newAdd(h)), newList(h), newShow(h), h.Lasting(newRemove(h)), key)
+	cmd.AddCommand(h.Lasting(newAdd(h)), newList(h), newShow(h), h.Lasting(newPruneRemote(h)), h.Lasting(newRemove(h)), key)
 	return h.Group(cmd)
 }
 

@@ -85,6 +85,12 @@ func (p *Printer) AppFields(a ipc.App) [][2]string {
 	}
 	add("fork.expire_after", nonEmpty(a.Forking.ExpireAfter)...)
 	add("remote.auto", nonEmpty(a.Remoting.Auto)...)
+	if n := a.Remoting.KeepLast; n > 0 {
+		add("remote.keep_last", strconv.Itoa(n))
+	}
+	if n := a.Remoting.DailyDays; n > 0 {
+		add("remote.daily_days", strconv.Itoa(n))
+	}
 	all = append(all,
 		[2]string{"created_at", p.Time(a.CreatedAt)},
 	)
