@@ -26,7 +26,7 @@ LIBVIRT     := libvirt-daemon libvirt-daemon-driver-qemu libvirt-clients qemu-sy
                busybox-static cpio linux-image-cloud-amd64
 PACKAGES    += $(LIBVIRT)
 # A private Ceph, for guests whose disks are RBD images.
-PACKAGES    += ceph-mon ceph-osd ceph-common qemu-block-extra
+PACKAGES    += ceph-mon ceph-osd ceph-common radosgw qemu-block-extra
 # What builds and tries releases for other processors and hosts: a part of the long run.
 test-long: PACKAGES += gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user-static makepkg libarchive-tools nix-bin
 

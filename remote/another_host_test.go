@@ -13,7 +13,6 @@ import (
 
 	_ "modernc.org/sqlite"
 
-	"mulligan/remote/s3test"
 	"mulligan/snap"
 	"mulligan/snap/files"
 	"mulligan/snap/sqlite"
@@ -174,9 +173,8 @@ func (m *machine) clone(hist *History, id string) {
 }
 
 // With nothing but the bucket and the identity, another host has the files and databases of each checkpoint as they were.
-func TestAnotherHost(t *testing.T) {
-	t.Parallel()
-	server := s3test.Start(t)
+func testAnotherHost(t *testing.T, s servers) {
+	server := s.start(t)
 	first := newMachine(t, newHost(t, server.Endpoint))
 	states := map[string]string{}
 	var ids []string

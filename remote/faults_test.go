@@ -8,7 +8,6 @@ import (
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
-	"os"
 	"strings"
 	"testing"
 
@@ -95,9 +94,8 @@ func newProxy(t *testing.T, endpoint string) *proxy {
 }
 
 // Each request of a push may be refused, cut off or answered into the void: it is tried again, and nothing is stored twice.
-func TestFaultsOfTheNetwork(t *testing.T) {
-	t.Parallel()
-	server := s3test.Start(t)
+func testFaultsOfTheNetwork(t *testing.T, s servers) {
+	server := s.start(t)
 	p := newProxy(t, server.Endpoint)
 	h := newHost(t, p.URL)
 	var ids []string
@@ -118,15 +116,14 @@ func TestFaultsOfTheNetwork(t *testing.T) {
 		}
 	}
 	h.whole(ids...)
-	if n := len(server.Files(t)); n != 6 {
+	if n := len(server.Objects(t)); n != 6 {
 		t.Errorf("the bucket has %d objects", n)
 	}
 }
 
 // A server that hangs costs its deadline, one that is down an error; and a push goes on when the server is back.
-func TestServerAway(t *testing.T) {
-	t.Parallel()
-	server := s3test.Start(t)
+func testServerAway(t *testing.T, s servers) {
+	server := s.start(t)
 	p := newProxy(t, server.Endpoint)
 	h := newHost(t, p.URL)
 	h.write(2, 500)
@@ -158,9 +155,8 @@ func TestServerAway(t *testing.T) {
 }
 
 // Check finds what is damaged, without an identity; and the pushes after it make the place whole again.
-func TestCheckAndMend(t *testing.T) {
-	t.Parallel()
-	server := s3test.Start(t)
+func testCheckAndMend(t *testing.T, s servers) {
+	server := s.start(t)
 	h := newHost(t, server.Endpoint)
 	random := testkit.Rand(t)
 	var ids []string
@@ -169,7 +165,7 @@ func TestCheckAndMend(t *testing.T) {
 		h.push(id)
 		ids = append(ids, id)
 	}
-	files := server.Files(t)
+	files := server.Objects(t)
 	for round := range 4 {
 		res, err := h.place.Check(t.Context(), true)
 		must(t, err)
@@ -177,17 +173,16 @@ func TestCheckAndMend(t *testing.T) {
 			t.Fatalf("round %d: %+v", round, res)
 		}
 		path := files[random.IntN(len(files))]
-		data, err := os.ReadFile(path)
-		must(t, err)
+		data := server.Read(t, path)
 		flipped := round%2 == 0
 		if flipped {
 			data[random.IntN(len(data))] ^= 1
-			must(t, os.WriteFile(path, data, 0o600))
+			server.Write(t, path, data)
 			if res, err = h.place.Check(t.Context(), false); err != nil || len(res.Problems) > 0 {
 				t.Errorf("sizes alone tell of a flipped bit: %+v, %v", res, err)
 			}
 		} else {
-			must(t, os.Remove(path))
+			server.Remove(t, path)
 		}
 		if res, err = h.place.Check(t.Context(), true); err != nil || len(res.Problems) != 1 {
 			t.Fatalf("round %d: %s: %+v, %v", round, path, res, err)
@@ -213,7 +208,7 @@ func TestCheckAndMend(t *testing.T) {
 			must(t, err)
 		}
 		files = nil
-		for _, f := range server.Files(t) {
+		for _, f := range server.Objects(t) {
 			if strings.Contains(f, h.cfg.Name) {
 				files = append(files, f)
 			}
@@ -222,9 +217,8 @@ func TestCheckAndMend(t *testing.T) {
 }
 
 // What the server says of a wrong key, bucket or endpoint is told.
-func TestRefusals(t *testing.T) {
-	t.Parallel()
-	server := s3test.Start(t)
+func testRefusals(t *testing.T, s servers) {
+	server := s.start(t)
 	for what, c := range map[string]struct {
 		cfg  s3store.Config
 		kind errs.Kind
@@ -256,11 +250,10 @@ func TestRefusals(t *testing.T) {
 }
 
 // With a key that may not delete, and in a bucket that locks what is put there, all works but the removal of what the check of a remote leaves.
-func TestAppendOnly(t *testing.T) {
-	t.Parallel()
-	for what, endpoint := range map[string]func() string{
-		"a key that cannot delete": func() string {
-			p := newProxy(t, s3test.Start(t).Endpoint)
+func testAppendOnly(t *testing.T, s servers) {
+	for what, endpoint := range map[string]func(*testing.T) string{
+		"a key that cannot delete": func(t *testing.T) string {
+			p := newProxy(t, s.start(t).Endpoint)
 			p.fault = func(r *http.Request) fault {
 				if r.Method == http.MethodDelete || r.Method == http.MethodPut && r.Header.Get("If-None-Match") == "" || r.URL.Query().Has("object-lock") {
 					return refused
@@ -269,10 +262,10 @@ func TestAppendOnly(t *testing.T) {
 			}
 			return p.URL
 		},
-		"a bucket with object lock": func() string { return s3test.StartLocked(t).Endpoint },
+		"a bucket with object lock": func(t *testing.T) string { return s.locked(t).Endpoint },
 	} {
 		t.Run(what, func(t *testing.T) {
-			h := newHost(t, endpoint())
+			h := newHost(t, endpoint(t))
 			found, err := Probe(t.Context(), h.bucket, h.cfg.Name)
 			must(t, err)
 			if locked := strings.Contains(what, "lock"); found.Lock != locked || found.Delete && !locked {
@@ -295,9 +288,8 @@ func TestAppendOnly(t *testing.T) {
 }
 
 // A server that takes the host's clock for wrong, says 412 for no reason, or refuses the key, costs a push that says why; the next one goes on.
-func TestServerSaysNo(t *testing.T) {
-	t.Parallel()
-	p := newProxy(t, s3test.Start(t).Endpoint)
+func testServerSaysNo(t *testing.T, s servers) {
+	p := newProxy(t, s.start(t).Endpoint)
 	h := newHost(t, p.URL)
 	h.write(2, 500)
 	h.push("cp-0")

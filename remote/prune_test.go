@@ -50,11 +50,10 @@ func (h *host) held() (packs int, size int64) {
 	return packs, size
 }
 
-// TestPrune: checkpoints that are to go are no more on the remote, what the others need is, and the bucket has the less of them. Packs that nothing
+// testPrune: checkpoints that are to go are no more on the remote, what the others need is, and the bucket has the less of them. Packs that nothing
 // ever named go, too. A dry run says the same and changes nothing.
-func TestPrune(t *testing.T) {
-	t.Parallel()
-	h := newHost(t, s3test.Start(t).Endpoint)
+func testPrune(t *testing.T, s servers) {
+	h := newHost(t, s.start(t).Endpoint)
 	h.write(12, 4000)
 	h.push("cp-0")
 	random := testkit.Rand(t)
@@ -114,10 +113,9 @@ func TestPrune(t *testing.T) {
 	}
 }
 
-// TestPrunedComesBack: a folder that is again as in a checkpoint that is gone is sent again, though its node is in a pack that stayed.
-func TestPrunedComesBack(t *testing.T) {
-	t.Parallel()
-	h := newHost(t, s3test.Start(t).Endpoint)
+// testPrunedComesBack: a folder that is again as in a checkpoint that is gone is sent again, though its node is in a pack that stayed.
+func testPrunedComesBack(t *testing.T, s servers) {
+	h := newHost(t, s.start(t).Endpoint)
 	h.write(2, 400)
 	first, second := h.content["file-0000"], h.content["file-0001"]
 	h.push("cp-1")
@@ -140,11 +138,10 @@ func TestPrunedComesBack(t *testing.T) {
 	h.whole("cp-3", "cp-4")
 }
 
-// TestPruneCutShort: a prune that ends at any of its steps leaves all that stays whole; the next one finishes it.
-func TestPruneCutShort(t *testing.T) {
-	t.Parallel()
+// testPruneCutShort: a prune that ends at any of its steps leaves all that stays whole; the next one finishes it.
+func testPruneCutShort(t *testing.T, s servers) {
 	cut := errors.New("cut short")
-	server := s3test.Start(t)
+	server := s.start(t)
 	random := testkit.Rand(t)
 	steps := []string{"push: pack", "push: sent", "push: intent", "push: entry", "push: wrote", "prune: delete", "prune: deleted", "prune: ledger"}
 	for _, step := range steps {
@@ -193,10 +190,9 @@ func TestPruneCutShort(t *testing.T) {
 	}
 }
 
-// TestPruneOfTwoHosts: who lost the place removes nothing, who took it leaves what it does not know; and what was read before a prune is read again.
-func TestPruneOfTwoHosts(t *testing.T) {
-	t.Parallel()
-	a := newHost(t, s3test.Start(t).Endpoint)
+// testPruneOfTwoHosts: who lost the place removes nothing, who took it leaves what it does not know; and what was read before a prune is read again.
+func testPruneOfTwoHosts(t *testing.T, s servers) {
+	a := newHost(t, s.start(t).Endpoint)
 	random := testkit.Rand(t)
 	a.write(20, 2000)
 	a.push("cp-1")
@@ -244,36 +240,41 @@ func TestPruneOfTwoHosts(t *testing.T) {
 	a.whole("cp-2", "cp-4")
 }
 
-// TestPruneAppendOnly: where nothing can be deleted, a prune says so and leaves the log as it is.
-func TestPruneAppendOnly(t *testing.T) {
-	t.Parallel()
-	p := newProxy(t, s3test.Start(t).Endpoint)
-	p.fault = func(r *http.Request) fault {
-		if r.Method == http.MethodDelete {
-			return refused
-		}
-		return none
-	}
-	for says, endpoint := range map[string]string{"cannot delete": p.URL, "locks objects": s3test.StartLocked(t).Endpoint} {
-		h := newHost(t, endpoint)
-		h.write(10, 1000)
-		h.push("cp-1")
-		h.push("cp-2")
-		before := h.bucket.Usage().Sent
-		if _, err := h.place.Prune(t.Context(), h.store, but("cp-2"), false); errs.KindOf(err) != errs.Denied || !strings.Contains(errs.Words(err), says) || errs.HintOf(err) == "" {
-			t.Errorf("%s: %v", says, err)
-		}
-		if h.bucket.Usage().Sent != before {
-			t.Errorf("%s: something was written", says)
-		}
-		h.whole("cp-1", "cp-2")
+// testPruneAppendOnly: where nothing can be deleted, a prune says so and leaves the log as it is.
+func testPruneAppendOnly(t *testing.T, s servers) {
+	for says, endpoint := range map[string]func(*testing.T) string{
+		"cannot delete": func(t *testing.T) string {
+			p := newProxy(t, s.start(t).Endpoint)
+			p.fault = func(r *http.Request) fault {
+				if r.Method == http.MethodDelete {
+					return refused
+				}
+				return none
+			}
+			return p.URL
+		},
+		"locks objects": func(t *testing.T) string { return s.locked(t).Endpoint },
+	} {
+		t.Run(says, func(t *testing.T) {
+			h := newHost(t, endpoint(t))
+			h.write(10, 1000)
+			h.push("cp-1")
+			h.push("cp-2")
+			before := h.bucket.Usage().Sent
+			if _, err := h.place.Prune(t.Context(), h.store, but("cp-2"), false); errs.KindOf(err) != errs.Denied || !strings.Contains(errs.Words(err), says) || errs.HintOf(err) == "" {
+				t.Error(err)
+			}
+			if h.bucket.Usage().Sent != before {
+				t.Error("something was written")
+			}
+			h.whole("cp-1", "cp-2")
+		})
 	}
 }
 
-// TestPruneOlderLedger: a ledger that is older than the log removes nothing, and nothing relies on what it says is there.
-func TestPruneOlderLedger(t *testing.T) {
-	t.Parallel()
-	server := s3test.Start(t)
+// testPruneOlderLedger: a ledger that is older than the log removes nothing, and nothing relies on what it says is there.
+func testPruneOlderLedger(t *testing.T, s servers) {
+	server := s.start(t)
 	for _, cut := range []string{"older", "cut", "gone", "older, and all stays"} {
 		h := newHost(t, server.Endpoint)
 		random := testkit.Rand(t)
@@ -312,10 +313,9 @@ func TestPruneOlderLedger(t *testing.T) {
 	}
 }
 
-// TestPushAfterPruneOfOlderLedger: a ledger from before a prune is not believed: what the prune removed is sent again.
-func TestPushAfterPruneOfOlderLedger(t *testing.T) {
-	t.Parallel()
-	h := newHost(t, s3test.Start(t).Endpoint)
+// testPushAfterPruneOfOlderLedger: a ledger from before a prune is not believed: what the prune removed is sent again.
+func testPushAfterPruneOfOlderLedger(t *testing.T, s servers) {
+	h := newHost(t, s.start(t).Endpoint)
 	random := testkit.Rand(t)
 	h.write(20, 2000)
 	h.push("cp-1")
@@ -332,10 +332,9 @@ func TestPushAfterPruneOfOlderLedger(t *testing.T) {
 	h.whole("cp-2", "cp-3")
 }
 
-// TestPutBack: objects from before a prune that are put back are not believed, and an entry of it in the place of a later one is told.
-func TestPutBack(t *testing.T) {
-	t.Parallel()
-	server := s3test.Start(t)
+// testPutBack: objects from before a prune that are put back are not believed, and an entry of it in the place of a later one is told.
+func testPutBack(t *testing.T, s servers) {
+	server := s.start(t)
 	h := newHost(t, server.Endpoint)
 	random := testkit.Rand(t)
 	h.write(20, 2000)
@@ -343,29 +342,24 @@ func TestPutBack(t *testing.T) {
 	h.change(5, 2000, random)
 	h.push("cp-2")
 	saved := map[string][]byte{}
-	for _, path := range server.Files(t) {
-		data, err := os.ReadFile(path)
-		must(t, err)
-		saved[path] = data
+	for _, path := range server.Objects(t) {
+		saved[path] = server.Read(t, path)
 	}
 	h.lose("cp-1")
 	h.prune("cp-2")
 	h.change(5, 2000, random)
 	h.push("cp-3")
 	entries := map[string][]byte{}
-	for _, path := range server.Files(t) {
+	for _, path := range server.Objects(t) {
 		if saved[path] == nil && strings.Contains(path, "/log/") {
-			data, err := os.ReadFile(path)
-			must(t, err)
-			entries[path] = data
+			entries[path] = server.Read(t, path)
 		}
 	}
 	if len(entries) != 2 {
 		t.Fatalf("%d entries were written after that", len(entries))
 	}
 	for path, data := range saved { // all of the old bucket
-		must(t, os.MkdirAll(filepath.Dir(path), 0o755))
-		must(t, os.WriteFile(path, data, 0o600))
+		server.Write(t, path, data)
 	}
 	h.whole("cp-2", "cp-3")
 	hist, err := h.read()
@@ -381,7 +375,7 @@ func TestPutBack(t *testing.T) {
 	}
 	for path, data := range entries {
 		for _, o := range append(old, nil) {
-			must(t, os.WriteFile(path, o, 0o600))
+			server.Write(t, path, o)
 			hist, err := h.read()
 			must(t, err)
 			if len(hist.Problems) == 0 {
@@ -393,7 +387,7 @@ func TestPutBack(t *testing.T) {
 				}
 			}
 		}
-		must(t, os.WriteFile(path, data, 0o600))
+		server.Write(t, path, data)
 	}
 	h.whole("cp-2", "cp-3")
 }
@@ -418,10 +412,9 @@ func TestPruneEarlierLedger(t *testing.T) {
 	h.whole("cp-1", "cp-2")
 }
 
-// TestPruneModel does what hosts do to a place in random order, with crashes at random steps: what is promised is whole, always.
-func TestPruneModel(t *testing.T) {
-	t.Parallel()
-	server := s3test.Start(t)
+// testPruneModel does what hosts do to a place in random order, with crashes at random steps: what is promised is whole, always.
+func testPruneModel(t *testing.T, s servers) {
+	server := s.start(t)
 	rounds := 3
 	if testkit.Long() {
 		rounds = 40

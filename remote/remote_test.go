@@ -11,14 +11,12 @@ import (
 	"testing"
 
 	"mulligan/errs"
-	"mulligan/remote/s3test"
 	"mulligan/testkit"
 )
 
 // What is pushed comes back on another host; a push costs what changed; and nothing in the bucket can be read.
-func TestPushAndFetch(t *testing.T) {
-	t.Parallel()
-	server := s3test.Start(t)
+func testPushAndFetch(t *testing.T, s servers) {
+	server := s.start(t)
 	h := newHost(t, server.Endpoint)
 	h.write(180, 100<<10) // more than one pack
 	if res := h.push("cp-1"); res.Packs < 2 || res.Objects != 197 {
@@ -45,13 +43,12 @@ func TestPushAndFetch(t *testing.T) {
 	for _, word := range []string{"cp-1", "cp-2", "file-0001", "folder", "the secret app", "meta of", "first-host", "checkpoint"} {
 		known = append(known, []byte(word))
 	}
-	files := server.Files(t)
+	files := server.Objects(t)
 	if len(files) < 5 {
 		t.Fatalf("the bucket has %d objects", len(files))
 	}
 	for _, path := range files {
-		data, err := os.ReadFile(path)
-		must(t, err)
+		data := server.Read(t, path)
 		for _, k := range known {
 			if bytes.Contains(data, k) || strings.Contains(path, string(k)) {
 				t.Fatalf("%s has %q", path, k)
@@ -65,24 +62,21 @@ func TestPushAndFetch(t *testing.T) {
 }
 
 // Whatever is done to one object of the bucket, a checkpoint comes back as it was, or not at all and with a sentence.
-func TestDamagedBucket(t *testing.T) {
-	t.Parallel()
-	server := s3test.Start(t)
+func testDamagedBucket(t *testing.T, s servers) {
+	server := s.start(t)
 	h := newHost(t, server.Endpoint)
 	for _, id := range []string{"cp-1", "cp-2", "cp-3"} {
 		h.write(5, 500)
 		h.push(id)
 	}
-	files := server.Files(t)
+	files := server.Objects(t)
 	if len(files) != 6 {
 		t.Fatalf("the bucket has %d objects", len(files))
 	}
 	random := testkit.Rand(t)
 	var contents [][]byte
 	for _, path := range files {
-		data, err := os.ReadFile(path)
-		must(t, err)
-		contents = append(contents, data)
+		contents = append(contents, server.Read(t, path))
 	}
 	for i, path := range files {
 		was := contents[i]
@@ -95,17 +89,13 @@ func TestDamagedBucket(t *testing.T) {
 			}
 		}
 		for what, data := range cases {
-			aside := filepath.Join(filepath.Dir(filepath.Dir(filepath.Dir(path))), "aside")
 			if data == nil {
-				must(t, os.Rename(path, aside)) // the file keeps the attributes in which the server notes things
+				server.Remove(t, path)
 			} else {
-				must(t, os.WriteFile(path, data, 0o600))
+				server.Write(t, path, data)
 			}
 			h.checkDamaged(filepath.Base(path)+" "+what, strings.Contains(path, "/log/"))
-			if data == nil {
-				must(t, os.Rename(aside, path))
-			}
-			must(t, os.WriteFile(path, was, 0o600))
+			server.Write(t, path, was)
 		}
 	}
 	h.whole("cp-1", "cp-2", "cp-3")
@@ -132,9 +122,8 @@ func (h *host) checkDamaged(what string, log bool) {
 }
 
 // The host that another one took the place over from stops with a sentence, and may take it back.
-func TestTwoHosts(t *testing.T) {
-	t.Parallel()
-	a := newHost(t, s3test.Start(t).Endpoint)
+func testTwoHosts(t *testing.T, s servers) {
+	a := newHost(t, s.start(t).Endpoint)
 	a.write(5, 500)
 	a.push("cp-1")
 	b := a.other()
@@ -165,9 +154,8 @@ func TestTwoHosts(t *testing.T) {
 }
 
 // A ledger that is lost, cut, flipped, older or of another place costs requests, and nothing else.
-func TestLedgerNotBelieved(t *testing.T) {
-	t.Parallel()
-	h := newHost(t, s3test.Start(t).Endpoint)
+func testLedgerNotBelieved(t *testing.T, s servers) {
+	h := newHost(t, s.start(t).Endpoint)
 	random := testkit.Rand(t)
 	h.write(5, 500)
 	h.push("cp-1")
@@ -193,9 +181,8 @@ func TestLedgerNotBelieved(t *testing.T) {
 }
 
 // A push that ends at any of its steps is finished by the next one, and sends nothing twice that was noted.
-func TestPushCutShort(t *testing.T) {
-	t.Parallel()
-	h := newHost(t, s3test.Start(t).Endpoint)
+func testPushCutShort(t *testing.T, s servers) {
+	h := newHost(t, s.start(t).Endpoint)
 	cut := errors.New("cut short")
 	h.write(5, 500)
 	h.push("cp-0")
@@ -229,9 +216,8 @@ func TestPushCutShort(t *testing.T) {
 
 // Somebody who can write to the bucket and knows the recipient writes entries of the log: none of them is read, all of them are told, and the host
 // does not take it for another one of its kind.
-func TestForgedEntry(t *testing.T) {
-	t.Parallel()
-	server := s3test.Start(t)
+func testForgedEntry(t *testing.T, s servers) {
+	server := s.start(t)
 	h := newHost(t, server.Endpoint)
 	h.write(5, 500)
 	h.push("cp-1")

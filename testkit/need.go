@@ -43,9 +43,10 @@ var needs = map[string]need{
 		[]string{"ceph-mon", "ceph-osd", "ceph-common", "qemu-block-extra"},
 		[]string{"ceph-mon", "ceph-osd", "ceph-authtool", "monmaptool", "ceph", "rbd", "/usr/lib/*/qemu/block-rbd.so"},
 	},
-	"ext4":  {[]string{"e2fsprogs"}, []string{"mkfs.ext4"}},
-	"git":   {[]string{"git"}, []string{"git"}},
-	"groff": {[]string{"groff-base"}, []string{"groff"}},
+	"radosgw": {[]string{"radosgw"}, []string{"radosgw", "radosgw-admin"}},
+	"ext4":    {[]string{"e2fsprogs"}, []string{"mkfs.ext4"}},
+	"git":     {[]string{"git"}, []string{"git"}},
+	"groff":   {[]string{"groff-base"}, []string{"groff"}},
 	"libvirt": {
 		[]string{"libvirt-daemon", "libvirt-daemon-driver-qemu", "libvirt-clients", "qemu-system-x86", "qemu-utils", "qemu-guest-agent",
 			"busybox-static", "cpio", "linux-image-cloud-amd64", "e2fsprogs"},

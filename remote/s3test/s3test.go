@@ -1,10 +1,11 @@
-// Package s3test runs an S3 server for tests: versitygw, over a folder.
+// Package s3test runs S3 servers for tests: versitygw, over a folder, or Ceph's gateway, on a cluster.
 package s3test
 
 import (
 	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"io/fs"
 	"net/http"
 	"os"
@@ -17,6 +18,7 @@ import (
 	"github.com/minio/minio-go/v7"
 	"github.com/minio/minio-go/v7/pkg/credentials"
 
+	"mulligan/snap/disk/cephtest"
 	"mulligan/testkit"
 )
 
@@ -37,6 +39,7 @@ type Server struct {
 	port    int
 	cmd     *exec.Cmd
 	log     *bytes.Buffer
+	gateway *cephtest.Gateway // nil: it is versitygw
 }
 
 // Start starts a server with an empty bucket, and stops it when the test ends.
@@ -55,11 +58,42 @@ func StartIn(t testing.TB, dir string) *Server {
 func StartLocked(t testing.TB) *Server {
 	t.Helper()
 	s := start(t, &Server{dir: t.TempDir(), old: t.TempDir()}, minio.MakeBucketOptions{ObjectLocking: true})
+	s.lock(t)
+	return s
+}
+
+// OnCeph is Start for the gateway of the process's Ceph, for tests that are not parallel: it has one bucket at a time.
+func OnCeph(t testing.TB) *Server {
+	t.Helper()
+	return onCeph(t, minio.MakeBucketOptions{})
+}
+
+// LockedOnCeph is StartLocked for the gateway of the process's Ceph.
+func LockedOnCeph(t testing.TB) *Server {
+	t.Helper()
+	s := onCeph(t, minio.MakeBucketOptions{ObjectLocking: true})
+	s.lock(t)
+	return s
+}
+
+func onCeph(t testing.TB, o minio.MakeBucketOptions) *Server {
+	t.Helper()
+	g := cephtest.Running(t).Gateway(t, Key, Secret)
+	s := &Server{gateway: g, Endpoint: g.Endpoint}
+	if err := s.client(t).MakeBucket(t.Context(), Bucket, o); err != nil {
+		t.Fatalf("make a bucket: %v", err)
+	}
+	t.Cleanup(func() { g.Admin(t, "bucket rm --bucket "+Bucket+" --purge-objects --bypass-gc --yes-i-really-mean-it") })
+	return s
+}
+
+// lock has the bucket lock each new object for a day.
+func (s *Server) lock(t testing.TB) {
+	t.Helper()
 	mode, days, unit := minio.Governance, uint(1), minio.Days
 	if err := s.client(t).SetObjectLockConfig(t.Context(), Bucket, &mode, &days, &unit); err != nil {
-		t.Fatalf("lock the bucket: %v\n%s", err, s.log)
+		t.Fatalf("lock the bucket: %v", err)
 	}
-	return s
 }
 
 func (s *Server) client(t testing.TB) *minio.Client {
@@ -86,6 +120,10 @@ func start(t testing.TB, s *Server, o minio.MakeBucketOptions) *Server {
 // Up starts the server again, with the objects that it had.
 func (s *Server) Up(t testing.TB) {
 	t.Helper()
+	if s.gateway != nil {
+		s.gateway.Up(t)
+		return
+	}
 	s.log = &bytes.Buffer{}
 	args := []string{"--port", fmt.Sprintf("127.0.0.1:%d", s.port), "--health", "/healthz", "posix"}
 	if s.old != "" {
@@ -118,6 +156,10 @@ func (s *Server) Up(t testing.TB) {
 // Kill ends the server as a power cut would.
 func (s *Server) Kill(t testing.TB) {
 	t.Helper()
+	if s.gateway != nil {
+		s.gateway.Kill()
+		return
+	}
 	if s.cmd == nil {
 		return
 	}
@@ -139,4 +181,48 @@ func (s *Server) Files(t testing.TB) (list []string) {
 		t.Fatal(err)
 	}
 	return list
+}
+
+// Objects returns the names of the bucket's objects, sorted.
+func (s *Server) Objects(t testing.TB) (list []string) {
+	t.Helper()
+	for o := range s.client(t).ListObjects(t.Context(), Bucket, minio.ListObjectsOptions{Recursive: true}) {
+		if o.Err != nil {
+			t.Fatal(o.Err)
+		}
+		list = append(list, o.Key)
+	}
+	return list
+}
+
+// Read returns the bytes of an object.
+func (s *Server) Read(t testing.TB, name string) []byte {
+	t.Helper()
+	o, err := s.client(t).GetObject(t.Context(), Bucket, name, minio.GetObjectOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer o.Close()
+	data, err := io.ReadAll(o)
+	if err != nil {
+		t.Fatalf("read %s: %v", name, err)
+	}
+	return data
+}
+
+// Write replaces an object, or makes it.
+func (s *Server) Write(t testing.TB, name string, data []byte) {
+	t.Helper()
+	_, err := s.client(t).PutObject(t.Context(), Bucket, name, bytes.NewReader(data), int64(len(data)), minio.PutObjectOptions{DisableMultipart: true})
+	if err != nil {
+		t.Fatalf("write %s: %v", name, err)
+	}
+}
+
+// Remove removes an object.
+func (s *Server) Remove(t testing.TB, name string) {
+	t.Helper()
+	if err := s.client(t).RemoveObject(t.Context(), Bucket, name, minio.RemoveObjectOptions{}); err != nil {
+		t.Fatalf("remove %s: %v", name, err)
+	}
 }

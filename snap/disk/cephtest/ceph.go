@@ -1,5 +1,5 @@
 // Package cephtest starts a real, private Ceph for tests: one monitor and one OSD on the loopback interface, with a pool for RBD
-// images. It takes about 15 seconds of a processor, some 200 MiB of memory and a sparse file of 8 GiB. One runs on a host at a time:
+// images, and an S3 gateway where a test asks for it. It takes about 15 seconds of a processor, some 200 MiB of memory and a sparse file of 8 GiB. One runs on a host at a time:
 // a second test process waits for the first one to end. It ends with the test's process, however that ends.
 package cephtest
 
@@ -36,6 +36,7 @@ type Cluster struct {
 
 	lock    *os.File
 	daemons []*exec.Cmd
+	gateway *Gateway
 	names   atomic.Int64
 }
 
