@@ -10,8 +10,7 @@ import (
 	"net/url"
 	"strings"
 	"testing"
-
-	"golang.org/x/sys/unix"
+	"time"
 
 	"mulligan/errs"
 	"mulligan/remote/s3store"
@@ -31,6 +30,7 @@ const (
 	skewed         // the server finds that the client's clock is wrong
 	exists         // 412, whatever there is
 	refused        // 403
+	late           // the server is asked after a while
 )
 
 // said are answers of servers that know S3.
@@ -82,6 +82,10 @@ func newProxy(t *testing.T, endpoint string) *proxy {
 			case <-end:
 			}
 			panic(http.ErrAbortHandler)
+		case late:
+			began := time.Now()
+			testkit.Eventually(t, "a while is over", func() bool { return time.Since(began) > 100*time.Millisecond })
+			forward.ServeHTTP(w, r)
 		default:
 			forward.ServeHTTP(w, r)
 		}
@@ -251,22 +255,19 @@ func testRefusals(t *testing.T, s servers) {
 
 // With a key that may not delete, and in a bucket that locks what is put there, all works but the removal of what the check of a remote leaves.
 func testAppendOnly(t *testing.T, s servers) {
-	for what, endpoint := range map[string]func(*testing.T) string{
-		"a key that cannot delete": func(t *testing.T) string {
-			p := newProxy(t, s.start(t).Endpoint)
-			p.fault = func(r *http.Request) fault {
-				if r.Method == http.MethodDelete || r.Method == http.MethodPut && r.Header.Get("If-None-Match") == "" || r.URL.Query().Has("object-lock") {
-					return refused
-				}
-				return none
-			}
-			return p.URL
-		},
-		"a bucket with object lock": func(t *testing.T) string { return s.locked(t).Endpoint },
+	for what, bucket := range map[string]func(*testing.T) *s3store.Store{
+		"a key that cannot delete":  s.appends,
+		"a bucket with object lock": func(t *testing.T) *s3store.Store { return connect(t, s.locked(t).Endpoint) },
 	} {
 		t.Run(what, func(t *testing.T) {
-			h := newHost(t, endpoint(t))
+			h := newHostAt(t, bucket(t))
 			found, err := Probe(t.Context(), h.bucket, h.cfg.Name)
+			if s.overwrites && strings.Contains(what, "lock") {
+				if errs.KindOf(err) != errs.Unsupported || errs.HintOf(err) == "" {
+					t.Errorf("what the server does is not found: %+v %v", found, err)
+				}
+				return
+			}
 			must(t, err)
 			if locked := strings.Contains(what, "lock"); found.Lock != locked || found.Delete && !locked {
 				t.Errorf("found %+v", found)
@@ -323,24 +324,44 @@ func testServerSaysNo(t *testing.T, s servers) {
 	}
 }
 
-// A server whose disk is full keeps what it has, and the push goes on when there is room.
-func TestServerFull(t *testing.T) {
-	t.Parallel()
-	testkit.Need(t, "root")
-	dir := t.TempDir()
-	must(t, unix.Mount("tmpfs", dir, "tmpfs", 0, "size=1m"))
-	t.Cleanup(func() { must(t, unix.Unmount(dir, unix.MNT_DETACH)) })
-	h := newHost(t, s3test.StartIn(t, dir).Endpoint)
+// A server that is full keeps what it has, and the push goes on when there is room.
+func testServerFull(t *testing.T, s servers) {
+	server, more := s.full(t)
+	h := newHost(t, server.Endpoint)
 	h.write(3, 500)
 	h.push("cp-1")
 	h.write(5, 400<<10) // random, so that it takes as much there
 	cp := h.capture("cp-2")
-	if _, err := h.place.Push(t.Context(), h.store, cp); err == nil || !strings.Contains(errs.Words(err), "the remote's server answered") {
+	if _, err := h.place.Push(t.Context(), h.store, cp); errs.KindOf(err) != errs.Unavailable || !strings.Contains(errs.Words(err), "the remote's server answered") {
 		t.Errorf("the server is full: %v", err)
 	}
 	h.whole("cp-1")
-	must(t, unix.Mount("tmpfs", dir, "tmpfs", unix.MS_REMOUNT, "size=16m"))
+	more()
 	_, err := h.place.Push(t.Context(), h.store, cp)
+	must(t, err)
+	h.whole("cp-1", "cp-2")
+}
+
+// A server that takes its time gets and gives all the same. One that takes longer than a request is waited for costs a push that says so.
+func testSlowServer(t *testing.T, s servers) {
+	p := newProxy(t, s.start(t).Endpoint)
+	p.fault = func(*http.Request) fault { return late }
+	h := newHost(t, p.URL)
+	h.write(3, 500)
+	h.push("cp-1")
+	h.whole("cp-1")
+	hasty, err := s3store.Open(s3store.Config{Bucket: s3test.Bucket, Prefix: "some/prefix", Endpoint: p.URL, Region: "us-east-1", Tries: 2, Pause: 1, Wait: time.Millisecond, Credentials: keys(s3test.Key, s3test.Secret)})
+	must(t, err)
+	h.cfg.Bucket = hasty
+	h.restart(nil)
+	h.write(1, 500)
+	cp := h.capture("cp-2")
+	if _, err := h.place.Push(t.Context(), h.store, cp); errs.KindOf(err) != errs.Unavailable || !strings.Contains(errs.Words(err), "does not answer") {
+		t.Errorf("the server is too slow: %v", err)
+	}
+	h.cfg.Bucket = h.bucket
+	h.restart(nil)
+	_, err = h.place.Push(t.Context(), h.store, cp)
 	must(t, err)
 	h.whole("cp-1", "cp-2")
 }

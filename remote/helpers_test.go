@@ -34,9 +34,14 @@ type host struct {
 // connect returns a store in the server's bucket. endpoint may be that of a proxy.
 func connect(t testing.TB, endpoint string) *s3store.Store {
 	t.Helper()
+	return connectAs(t, endpoint, keys(s3test.Key, s3test.Secret))
+}
+
+func connectAs(t testing.TB, endpoint string, who *credentials.Credentials) *s3store.Store {
+	t.Helper()
 	s, err := s3store.Open(s3store.Config{
 		Bucket: s3test.Bucket, Prefix: "some/prefix", Endpoint: endpoint, Region: "us-east-1", Tries: 3, Pause: 1e6,
-		Credentials: keys(s3test.Key, s3test.Secret),
+		Credentials: who,
 	})
 	must(t, err)
 	return s
@@ -44,9 +49,14 @@ func connect(t testing.TB, endpoint string) *s3store.Store {
 
 func newHost(t testing.TB, endpoint string) *host {
 	t.Helper()
+	return newHostAt(t, connect(t, endpoint))
+}
+
+func newHostAt(t testing.TB, bucket *s3store.Store) *host {
+	t.Helper()
 	id, err := age.GenerateX25519Identity()
 	must(t, err)
-	h := &host{t: t, bucket: connect(t, endpoint), id: id, content: map[string][]byte{}, tops: map[string]snap.Hash{}}
+	h := &host{t: t, bucket: bucket, id: id, content: map[string][]byte{}, tops: map[string]snap.Hash{}}
 	h.cfg = Config{Bucket: h.bucket, Name: NewName(), Writer: NewName(), Host: "first-host", Recipients: []age.Recipient{id.Recipient()}, Key: NewKey(),
 		Ledger: filepath.Join(t.TempDir(), "ledger")}
 	h.store = openStore(t)

@@ -38,7 +38,7 @@ func Probe(ctx context.Context, b *s3store.Store, place string) (f Found, err er
 	case errs.Conflict:
 	case "":
 		return f, errs.New(errs.Unsupported, op, "the server overwrites objects where it was told not to (If-None-Match: *)").
-			WithHint("use a server that knows conditional writes: AWS, Ceph from Tentacle, MinIO, R2, versitygw")
+			WithHint("use a server that knows conditional writes: AWS, Ceph from Tentacle (before: in buckets without versions and locks alone), MinIO, R2, versitygw")
 	default:
 		return f, errs.Wrap(errs.Failed, op+": write only what is not there", err)
 	}

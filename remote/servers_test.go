@@ -2,12 +2,16 @@ package remote
 
 import (
 	"fmt"
+	"net/http"
 	"os"
 	"reflect"
 	"runtime"
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
+	"mulligan/remote/s3store"
 	"mulligan/remote/s3test"
 	"mulligan/snap/disk/cephtest"
 	"mulligan/testkit"
@@ -25,7 +29,51 @@ func TestMain(m *testing.M) {
 // servers start S3 servers of one kind.
 type servers struct {
 	start, locked func(testing.TB) *s3test.Server
+	// full starts one that has room for a MiB, and more if the function that it returns is called.
+	full func(*testing.T) (s *s3test.Server, more func())
+	// appends opens a bucket for a key that cannot delete.
+	appends func(*testing.T) *s3store.Store
+	// overwrites says that the server ignores conditions of writes in buckets with versions, as Ceph 16 does: a remote cannot be there.
+	overwrites bool
 }
+
+var (
+	onVersitygw = servers{
+		start:  func(t testing.TB) *s3test.Server { return s3test.Start(t) },
+		locked: func(t testing.TB) *s3test.Server { return s3test.StartLocked(t) },
+		full: func(t *testing.T) (*s3test.Server, func()) {
+			testkit.Need(t, "root")
+			dir := t.TempDir()
+			must(t, unix.Mount("tmpfs", dir, "tmpfs", 0, "size=1m"))
+			t.Cleanup(func() { must(t, unix.Unmount(dir, unix.MNT_DETACH)) })
+			return s3test.StartIn(t, dir), func() { must(t, unix.Mount("tmpfs", dir, "tmpfs", unix.MS_REMOUNT, "size=16m")) }
+		},
+		appends: func(t *testing.T) *s3store.Store { // its only account may do everything
+			p := newProxy(t, s3test.Start(t).Endpoint)
+			p.fault = func(r *http.Request) fault {
+				if r.Method == http.MethodDelete || r.Method == http.MethodPut && r.Header.Get("If-None-Match") == "" || r.URL.Query().Has("object-lock") {
+					return refused
+				}
+				return none
+			}
+			return connect(t, p.URL)
+		},
+	}
+	onCeph = servers{
+		start:  s3test.OnCeph,
+		locked: s3test.LockedOnCeph,
+		full: func(t *testing.T) (*s3test.Server, func()) {
+			s := s3test.OnCeph(t)
+			s.Quota(t, 1<<20)
+			return s, func() { s.Quota(t, 16<<20) }
+		},
+		appends: func(t *testing.T) *s3store.Store {
+			s := s3test.OnCeph(t)
+			return connectAs(t, s.Endpoint, keys(s.Appender(t)))
+		},
+		overwrites: true,
+	}
+)
 
 // onServers are the tests that a server is to pass on which remotes are.
 var onServers = []func(*testing.T, servers){
@@ -40,6 +88,8 @@ var onServers = []func(*testing.T, servers){
 	testCheckAndMend,
 	testRefusals,
 	testAppendOnly,
+	testServerFull,
+	testSlowServer,
 	testServerSaysNo,
 	testPrune,
 	testPrunedComesBack,
@@ -62,7 +112,7 @@ func TestServers(t *testing.T) {
 			for _, test := range onServers {
 				t.Run(name(test), func(t *testing.T) {
 					t.Parallel()
-					test(t, servers{func(t testing.TB) *s3test.Server { return s3test.Start(t) }, func(t testing.TB) *s3test.Server { return s3test.StartLocked(t) }})
+					test(t, onVersitygw)
 				})
 			}
 		})
@@ -70,7 +120,7 @@ func TestServers(t *testing.T) {
 	if parts == 1 || part == 3 {
 		t.Run("ceph", func(t *testing.T) {
 			for _, i := range testkit.Sample(t, "tests", len(onServers), 8) {
-				t.Run(name(onServers[i]), func(t *testing.T) { onServers[i](t, servers{s3test.OnCeph, s3test.LockedOnCeph}) })
+				t.Run(name(onServers[i]), func(t *testing.T) { onServers[i](t, onCeph) })
 			}
 		})
 	}

@@ -25,6 +25,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mulligan/ipc"
+	"mulligan/snap/disk/cephtest"
 	"mulligan/testkit"
 )
 
@@ -41,7 +42,12 @@ func TestMain(m *testing.M) {
 		signalThreads(os.Args[2:])
 	}
 	os.Unsetenv("GOGC") // for the daemons that tests start: they shall keep their memory small as users' do
-	os.Exit(testMain(m))
+	code := testMain(m)
+	if err := cephtest.Close(); err != nil {
+		fmt.Fprintln(os.Stderr, "close Ceph:", err)
+		code = max(code, 1)
+	}
+	os.Exit(code)
 }
 
 func testMain(m *testing.M) int {

@@ -228,27 +228,37 @@ type lost struct {
 	turns int
 	older int  // how many older turns are cloned
 	whole bool // Postgres goes as a whole cluster, under load, and not as a database
+	ceph  bool // the bucket is of Ceph's gateway, and not of versitygw
 }
 
 // TestHostLost kills a host at a random moment, with all of its servers, while an agent's hooks tell of turns in an app of files, SQLite, Postgres,
 // MariaDB and Redis, and nothing is left of it. Another host, with servers of its own, makes the app from the bucket and the identity: at the
 // newest turn that is there, and at older ones, all as they were, and none that the remote had promised is missing. When the first host comes
 // back, it stops writing, and says so.
-func TestHostLost(t *testing.T) { hostLost(t, lost{files: 200, turns: 4}) }
+func TestHostLost(t *testing.T) {
+	part, parts := testkit.Part(t, 6) // a Ceph takes half a minute of a processor
+	hostLost(t, lost{files: 200, turns: 4, ceph: part == parts-1})
+}
 
 // TestHostLostCluster does so with a whole cluster of Postgres, in which clients make transactions all the time.
 func TestHostLostCluster(t *testing.T) { hostLost(t, lost{files: 200, turns: 3, whole: true}) }
 
-// TestLongHostLost does both, 20 times, with more files and turns.
+// TestLongHostLost does both, 20 times, with more files and turns, on both servers.
 func TestLongHostLost(t *testing.T) {
 	testkit.NeedLong(t)
 	for i := range 20 {
-		t.Run(fmt.Sprint(i), func(t *testing.T) { hostLost(t, lost{files: 20_000, turns: 12, older: 3, whole: i%2 == 1}) })
+		t.Run(fmt.Sprint(i), func(t *testing.T) {
+			hostLost(t, lost{files: 20_000, turns: 12, older: 3, whole: i%2 == 1, ceph: i%4 >= 2})
+		})
 	}
 }
 
 func hostLost(t *testing.T, size lost) {
-	server := s3test.Start(t)
+	start := s3test.Start
+	if size.ceph {
+		start = s3test.OnCeph
+	}
+	server := start(t)
 	text, recipient, err := identity.New()
 	if err != nil {
 		t.Fatal(err)

@@ -326,6 +326,8 @@ func classify(err error) (known *errs.Error, again bool) {
 		e.Kind, e.Hint = errs.NotFound, "make the bucket, or correct its name"
 	case answer.Code == "RequestTimeTooSkewed":
 		e.Kind, e.Hint = errs.Unavailable, "set this host's clock: it differs from the server's by more than the server allows"
+	case answer.Code == "QuotaExceeded" || status == http.StatusInsufficientStorage:
+		e.Kind, e.Hint = errs.Unavailable, "make room there: what is not sent yet is sent when there is some"
 	case status == http.StatusForbidden || status == http.StatusUnauthorized || answer.Code == "XAdminUserNotFound":
 		e.Kind, e.Hint = errs.Denied, "check the key, and what it may do in this bucket"
 	case status == http.StatusNotFound:

@@ -213,7 +213,7 @@ func (s *Server) Read(t testing.TB, name string) []byte {
 // Write replaces an object, or makes it.
 func (s *Server) Write(t testing.TB, name string, data []byte) {
 	t.Helper()
-	_, err := s.client(t).PutObject(t.Context(), Bucket, name, bytes.NewReader(data), int64(len(data)), minio.PutObjectOptions{DisableMultipart: true})
+	_, err := s.client(t).PutObject(t.Context(), Bucket, name, bytes.NewReader(data), int64(len(data)), minio.PutObjectOptions{DisableMultipart: true, DisableContentSha256: true})
 	if err != nil {
 		t.Fatalf("write %s: %v", name, err)
 	}
@@ -225,4 +225,24 @@ func (s *Server) Remove(t testing.TB, name string) {
 	if err := s.client(t).RemoveObject(t.Context(), Bucket, name, minio.RemoveObjectOptions{}); err != nil {
 		t.Fatalf("remove %s: %v", name, err)
 	}
+}
+
+// Quota bounds what the bucket of a gateway holds, in bytes.
+func (s *Server) Quota(t testing.TB, size int64) {
+	t.Helper()
+	s.gateway.Admin(t, fmt.Sprintf("quota set --quota-scope bucket --bucket %s --max-size %d", Bucket, size))
+	s.gateway.Admin(t, "quota enable --quota-scope bucket --bucket "+Bucket)
+}
+
+// Appender returns the key of another user of a gateway, who can put, get and list what is in the bucket, and not delete it.
+func (s *Server) Appender(t testing.TB) (key, secret string) {
+	t.Helper()
+	key, secret = "AKAPPENDERAPPENDER", "secret-of-who-appends"
+	s.gateway.User(t, "appender", key, secret)
+	policy := fmt.Sprintf(`{"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Principal": {"AWS": ["arn:aws:iam:::user/appender"]},
+		"Action": ["s3:PutObject", "s3:GetObject", "s3:ListBucket"], "Resource": ["arn:aws:s3:::%[1]s", "arn:aws:s3:::%[1]s/*"]}]}`, Bucket)
+	if err := s.client(t).SetBucketPolicy(t.Context(), Bucket, policy); err != nil {
+		t.Fatalf("let another user append: %v", err)
+	}
+	return key, secret
 }

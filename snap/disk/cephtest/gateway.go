@@ -45,9 +45,7 @@ func (c *Cluster) Gateway(t testing.TB, key, secret string) *Gateway {
 		t.Fatal(err)
 	}
 	g.Up(t)
-	if _, err := c.Run("radosgw-admin", "user", "create", "--uid", "tests", "--display-name", "tests", "--access-key", key, "--secret-key", secret); err != nil {
-		t.Fatal(err)
-	}
+	g.User(t, "tests", key, secret)
 	c.gateway = g
 	return g
 }
@@ -104,6 +102,15 @@ func (g *Gateway) Kill() {
 	_ = g.cmd.Wait()
 	g.cluster.daemons = slices.DeleteFunc(g.cluster.daemons, func(c *exec.Cmd) bool { return c == g.cmd })
 	g.cmd = nil
+}
+
+// User makes a user, or leaves the one that there is.
+func (g *Gateway) User(t testing.TB, name, key, secret string) {
+	t.Helper()
+	if _, err := g.cluster.Run("radosgw-admin", "user", "info", "--uid", name); err == nil {
+		return
+	}
+	g.Admin(t, fmt.Sprintf("user create --uid %[1]s --display-name %[1]s --access-key %s --secret-key %s", name, key, secret))
 }
 
 // Admin runs radosgw-admin in a test, with words between which there are spaces.
