@@ -153,9 +153,14 @@ func (m *machine) lose(addr string) {
 // endApp ends the app, which only its own address tells from others.
 func (m *machine) endApp(addr string) {
 	m.t.Helper()
+	endApp(m.t, addr)
+}
+
+func endApp(t testing.TB, addr string) {
+	t.Helper()
 	list, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	if err != nil {
-		m.t.Fatal(err)
+		t.Fatal(err)
 	}
 	for _, path := range list {
 		if line, err := os.ReadFile(path); err == nil && strings.Contains(string(line), "serve-app") && strings.Contains(string(line), addr) {
