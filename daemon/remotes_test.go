@@ -16,6 +16,7 @@ import (
 	"mulligan/ipc"
 	"mulligan/remote/identity"
 	"mulligan/remote/s3test"
+	"mulligan/testkit"
 )
 
 // bucket is a bucket of a real server, and who can read what is sent there.
@@ -287,6 +288,77 @@ func TestRemotePruned(t *testing.T) {
 	}
 	if _, err := there.PruneRemote(t.Context(), root, "shop", "backup", false); errs.KindOf(err) != errs.Conflict || !strings.Contains(errs.HintOf(err), "--take-over") {
 		t.Errorf("a host that only reads prunes: %v", err)
+	}
+}
+
+// TestClonePruned: the remote is pruned while a host clones from it: packs are moved, and the clone is what the checkpoint was; or the checkpoint is no more,
+// which is said, and nothing is left of the clone.
+func TestClonePruned(t *testing.T) {
+	b, w := newBucket(t), newWorld(t, nil)
+	d := w.open(t)
+	defer func() { w.close(t, d) }()
+	b.add(t, d)
+	kept := ipc.DefaultRetention()
+	if _, err := d.SetApp(t.Context(), root, "shop", ipc.AppChange{Retention: &kept}); err != nil {
+		t.Fatal(err)
+	}
+	var ids []ipc.CheckpointID
+	for i := range 3 { // little of the first pack stays: one large file of two
+		w.set(t, fmt.Sprint("word-", i))
+		for name, n := range map[string]int{"stays": 0, "changes": i} {
+			if i == 0 || name == "changes" {
+				if err := os.WriteFile(filepath.Join(w.ws(), name), testkit.Bytes(t, (1+len(name)/6)<<18, name, n), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		cp, err := d.Create(t.Context(), root, "shop", ipc.CreateRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids = append(ids, cp.ID)
+	}
+	caughtUp(t, d)
+	if err := d.Delete(t.Context(), root, "shop", ids[0]); err != nil {
+		t.Fatal(err)
+	}
+	second := world{dir: worldDir(t), at: filepath.Join(worldDir(t), "clone")}
+	opt := second.options()
+	keep := 2
+	var pruned ipc.RemotePrune
+	opt.Failpoint = func(step string) (err error) {
+		if step == "clone: fetch" {
+			if _, err = d.SetApp(t.Context(), root, "shop", ipc.AppChange{Remoting: &ipc.Remoting{Auto: ipc.RemoteAll, KeepLast: keep}}); err == nil {
+				pruned, err = d.PruneRemote(t.Context(), root, "shop", "backup", false)
+			}
+		}
+		return err
+	}
+	there := second.openAs(t, opt)
+	defer func() { second.close(t, there) }()
+	req := b.clone(second.at)
+	req.NoStart, req.Checkpoint = true, ids[1]
+	if _, err := there.Clone(t.Context(), root, req); err != nil {
+		t.Fatal(err)
+	}
+	if word, err := second.oneWord(); err != nil || word != "word-1" || pruned.MovedBytes == 0 {
+		t.Errorf("%q %v; pruned meanwhile: %+v", word, err, pruned)
+	}
+	if err := there.RemoveApp(t.Context(), root, "shop", true); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.RemoveAll(second.at); err != nil {
+		t.Fatal(err)
+	}
+	keep = 1
+	if err := d.Delete(t.Context(), root, "shop", ids[1]); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := there.Clone(t.Context(), root, req); errs.KindOf(err) != errs.NotFound || !strings.Contains(errs.Words(err), "removed from the remote while it was fetched") {
+		t.Errorf("the checkpoint was removed: %v", err)
+	}
+	if _, err := os.Stat(second.at); err == nil || len(there.Status(root).Problems) > 0 {
+		t.Errorf("something is left of the clone: %v", there.Status(root).Problems)
 	}
 }
 

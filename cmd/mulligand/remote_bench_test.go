@@ -9,10 +9,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"mulligan/ipc"
 	"mulligan/remote/identity"
@@ -33,6 +36,7 @@ func BenchmarkRemotes(b *testing.B) {
 type counted struct {
 	url            string
 	requests, sent atomic.Int64
+	daemon         *daemonProcess // nil: it is not measured
 }
 
 func newCounted(b *testing.B, s *s3test.Server) *counted {
@@ -62,17 +66,40 @@ func newCounted(b *testing.B, s *s3test.Server) *counted {
 // cost is what a piece of work took.
 type cost struct {
 	time           time.Duration
+	cpu            time.Duration // which other work on the machine changes less
 	requests, sent int64
 }
 
 func (c cost) String() string {
-	return fmt.Sprintf("%8.2f s, %5d requests, %9.3f MB", c.time.Seconds(), c.requests, float64(c.sent)/1e6)
+	return fmt.Sprintf("%8.2f s, %7.2f s of CPU, %5d requests, %9.3f MB", c.time.Seconds(), c.cpu.Seconds(), c.requests, float64(c.sent)/1e6)
 }
 
 func (c *counted) of(f func()) cost {
-	requests, sent := c.requests.Load(), c.sent.Load()
+	requests, sent, cpu := c.requests.Load(), c.sent.Load(), c.cpu()
 	took := duration(f)
-	return cost{took, c.requests.Load() - requests, c.sent.Load() - sent}
+	return cost{took, c.cpu() - cpu, c.requests.Load() - requests, c.sent.Load() - sent}
+}
+
+// cpu returns the time of a processor that this process's children took which have ended, and the daemon.
+func (c *counted) cpu() time.Duration {
+	var u unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_CHILDREN, &u); err != nil {
+		return 0
+	}
+	sum := time.Duration(u.Utime.Nano() + u.Stime.Nano())
+	if c.daemon == nil || c.daemon.cmd == nil {
+		return sum
+	}
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", c.daemon.cmd.Process.Pid))
+	if err != nil {
+		return sum
+	}
+	fields := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
+	for _, f := range fields[11:15] { // utime, stime and those of its children, see proc_pid_stat(5)
+		n, _ := strconv.ParseInt(f, 10, 64)
+		sum += time.Duration(n) * (time.Second / 100)
+	}
+	return sum
 }
 
 // compare reports what mulligan and others took for the same, and whether that is so many times faster than the faster of them.
@@ -225,7 +252,8 @@ func benchSent(b *testing.B) {
 	d.must("app", "add", "--slug", "shop", "--dir", ws)
 	d.must("remote", "add", "backup", "s3://"+s3test.Bucket+"/apps", "--recipient", to, "--app", "shop")
 	for range b.N {
-		made := duration(func() { d.must("create", "--app", "shop") })
+		server.daemon = d
+		made := server.of(func() { d.must("create", "--app", "shop") })
 		pushed := server.of(func() { d.must("push", "--wait", "--app", "shop") })
 		theirs := map[string]cost{}
 		for _, r := range others {
@@ -233,7 +261,7 @@ func benchSent(b *testing.B) {
 		}
 		compare(b, fmt.Sprintf("push of a first checkpoint, %d files of %d KiB", n, kb), pushed, theirs, 2)
 		both := pushed
-		both.time += made
+		both.time, both.cpu = both.time+made.time, both.cpu+made.cpu
 		compare(b, "the same, with the making of the checkpoint", both, theirs, 1)
 		var rows [5]cost
 		const rounds = 3
@@ -244,10 +272,10 @@ func benchSent(b *testing.B) {
 					b.Fatal(err)
 				}
 			}
-			rows[0] = cost{time: duration(func() { d.must("create", "--app", "shop") })}
+			rows[0] = server.of(func() { d.must("create", "--app", "shop") })
 			rows[1] = server.of(func() { d.must("push", "--wait", "--app", "shop") })
 			add(sums, "mulligan", rows[1])
-			rows[1].time += rows[0].time
+			rows[1].time, rows[1].cpu = rows[1].time+rows[0].time, rows[1].cpu+rows[0].cpu
 			add(sums, "both", rows[1])
 			for _, r := range others {
 				add(sums, r.name, server.of(func() { r.send(ws) }))
@@ -269,11 +297,11 @@ func benchSent(b *testing.B) {
 
 func add(sums map[string]cost, name string, c cost) {
 	s := sums[name]
-	sums[name] = cost{s.time + c.time, s.requests + c.requests, s.sent + c.sent}
+	sums[name] = cost{s.time + c.time, s.cpu + c.cpu, s.requests + c.requests, s.sent + c.sent}
 }
 
 func mean(c cost, n int64) cost {
-	return cost{c.time / time.Duration(n), c.requests / n, c.sent / n}
+	return cost{c.time / time.Duration(n), c.cpu / time.Duration(n), c.requests / n, c.sent / n}
 }
 
 // benchDir is a folder on a disk.
@@ -342,6 +370,7 @@ func benchHostLost(b *testing.B) {
 		for _, spec := range second.specs() {
 			clone = append(clone, "--db", spec)
 		}
+		server.daemon = there
 		ours := server.of(func() {
 			res := ask[ipc.CloneResult](there, clone...)
 			app.up(b)
@@ -351,6 +380,7 @@ func benchHostLost(b *testing.B) {
 			b.Fatalf("the clone has %s rows, not %s", got, first.rows)
 		}
 		there.stop()
+		server.daemon = nil
 		endApp(b, a.addr)
 		second.end()
 
