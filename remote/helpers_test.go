@@ -29,6 +29,8 @@ type host struct {
 	id      *age.X25519Identity
 	content map[string][]byte    // of the present state
 	tops    map[string]snap.Hash // of what was captured
+	// variants are contents that change gives.
+	variants map[string][]byte
 }
 
 // connect returns a store in the server's bucket. endpoint may be that of a proxy.
@@ -56,7 +58,7 @@ func newHostAt(t testing.TB, bucket *s3store.Store) *host {
 	t.Helper()
 	id, err := age.GenerateX25519Identity()
 	must(t, err)
-	h := &host{t: t, bucket: bucket, id: id, content: map[string][]byte{}, tops: map[string]snap.Hash{}}
+	h := &host{t: t, bucket: bucket, id: id, content: map[string][]byte{}, tops: map[string]snap.Hash{}, variants: map[string][]byte{}}
 	h.cfg = Config{Bucket: h.bucket, Name: NewName(), Writer: NewName(), Host: "first-host", Recipients: []age.Recipient{id.Recipient()}, Key: NewKey(),
 		Ledger: filepath.Join(t.TempDir(), "ledger")}
 	h.store = openStore(t)
@@ -97,9 +99,12 @@ func (h *host) write(n, size int) {
 func (h *host) change(n, size int, random *rand.Rand) {
 	for range n {
 		i := random.IntN(len(h.content))
-		content := make([]byte, size)
-		rand.NewChaCha8([32]byte{byte(i), byte(i >> 8), byte(random.IntN(3))}).Read(content)
-		h.content[fmt.Sprintf("file-%04d", i)] = content
+		name := fmt.Sprintf("file-%04d", i)
+		variant := fmt.Sprintf("%s as %d", name, random.IntN(3))
+		if h.variants[variant] == nil {
+			h.variants[variant] = testkit.Bytes(h.t, size, variant)
+		}
+		h.content[name] = h.variants[variant]
 	}
 }
 
