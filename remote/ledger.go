@@ -196,13 +196,14 @@ func readLedger(path, place string) (l *ledger, good int64, err error) {
 	}
 }
 
-// write adds a frame, durably.
+// write adds a frame, durably; but one that costs no more than requests if a power cut takes it, together with those after it: packs are
+// sent again that are not noted, an entry is looked for whose writing is not.
 func (l *ledger) write(fr frame) error {
 	p, err := fr.encode()
 	if err == nil {
 		_, err = l.f.Write(p)
 	}
-	if err == nil {
+	if cheap := fr.Pack != nil || fr.Wrote != nil || fr.Swept; err == nil && !cheap {
 		err = l.f.Sync()
 	}
 	if err == nil {
