@@ -34,10 +34,7 @@ type removal struct {
 
 // remove applies a removal.
 func (l *ledger) remove(r *removal) error {
-	gone := map[string]bool{}
-	for _, name := range r.Packs {
-		gone[name] = true
-	}
+	gone, dropped := setOf(r.Packs), setOf(r.Checkpoints)
 	l.Garbage = append(slices.Clip(l.Garbage), r.Packs...)
 	l.Packs = slices.DeleteFunc(slices.Clone(l.Packs), func(k noted) bool { return gone[k.Name] })
 	l.Pending = 0 // the entry names all that there were
@@ -46,8 +43,16 @@ func (l *ledger) remove(r *removal) error {
 			l.Packs[i].Dead = bits
 		}
 	}
-	l.Sent = slices.DeleteFunc(slices.Clone(l.Sent), func(c Sent) bool { return slices.Contains(r.Checkpoints, c.Seq) })
+	l.Sent = slices.DeleteFunc(slices.Clone(l.Sent), func(c Sent) bool { return dropped[c.Seq] })
 	return l.learnAll()
+}
+
+func setOf[T comparable](list []T) map[T]bool {
+	set := map[T]bool{}
+	for _, v := range list {
+		set[v] = true
+	}
+	return set
 }
 
 // Pruned is what a Prune removed, or would remove.
@@ -164,7 +169,7 @@ func (p *Place) planned(ctx context.Context, l *ledger, from Objects, goes func(
 	if err != nil {
 		return nil, err
 	}
-	noted := map[string]bool{}
+	noted, garbage := map[string]bool{}, setOf(l.Garbage)
 	for _, k := range l.Packs {
 		noted[k.Name] = true
 	}
@@ -175,10 +180,10 @@ func (p *Place) planned(ctx context.Context, l *ledger, from Objects, goes func(
 		switch {
 		case noted[name]:
 			continue
-		case !isName(name), !whole && !slices.Contains(l.Garbage, name):
+		case !isName(name), !whole && !garbage[name]:
 			others++
 			continue
-		case !slices.Contains(l.Garbage, name):
+		case !garbage[name]:
 			m.unknown = append(m.unknown, name)
 		}
 		res.Packs++
@@ -192,13 +197,17 @@ func (p *Place) planned(ctx context.Context, l *ledger, from Objects, goes func(
 
 // choose decides which checkpoints go, and returns the hashes of what the others consist of.
 func (m *plan) choose(l *ledger, goes func([]Sent) map[string]bool, res *Pruned) (roots [][]byte) {
+	wrote := map[int64]bool{}
+	for _, e := range l.Entries {
+		wrote[e.Seq] = true
+	}
 	last := map[string]int64{} // what was sent again counts once
 	for _, c := range l.Sent {
 		last[c.ID] = c.Seq
 	}
 	drop := goes(slices.DeleteFunc(slices.Clone(l.Sent), func(c Sent) bool { return last[c.ID] != c.Seq }))
 	for _, c := range l.Sent {
-		known := slices.ContainsFunc(l.Entries, func(e logged) bool { return e.Seq == c.Seq })
+		known := wrote[c.Seq]
 		switch {
 		case known && last[c.ID] != c.Seq:
 			m.Checkpoints = append(m.Checkpoints, c.Seq)
@@ -248,13 +257,14 @@ func (p *Place) carryOut(ctx context.Context, l *ledger, from Objects, m *plan, 
 		res.Moved = sent.Bytes
 	}
 	var err error
-	if len(m.Checkpoints)+len(m.Packs) > 0 {
-		err = p.append(ctx, l, entry{Removed: &m.removed}, intent{Removed: &removal{m.removed, m.dead}})
-	} else if len(m.unknown) > 0 {
+	if len(m.unknown) > 0 {
 		// What was in the bucket before this, and the ledger does not know, is no other host's: that one would have written an entry first.
 		if err = p.meet(ctx, l, l.Next); errs.KindOf(err) == errs.NotFound {
 			err = nil
 		}
+	}
+	if err == nil && len(m.Checkpoints)+len(m.Packs) > 0 {
+		err = p.append(ctx, l, entry{Removed: &m.removed}, intent{Removed: &removal{m.removed, m.dead}})
 	}
 	if errors.Is(err, errOlder) {
 		if err := p.skipAhead(ctx, l); err != nil {
