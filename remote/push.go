@@ -8,8 +8,11 @@ import (
 	"mulligan/snap"
 )
 
-// atOnce is the number of packs that are sent at the same time.
-const atOnce = 3
+// atOnce is the number of packs that are sent at the same time. Of them, sealAtOnce are compressed and sealed: these are in memory before compression.
+const (
+	atOnce     = 6
+	sealAtOnce = 2
+)
 
 // Pushed is what a push did.
 type Pushed struct {
@@ -78,7 +81,7 @@ func (p *Place) push(ctx context.Context, l *ledger, from Objects, cp Checkpoint
 // sendAll sends what f gives to a sender, and returns when all of it is sent and noted.
 func (p *Place) sendAll(ctx context.Context, l *ledger, from Objects, res *Pushed, f func(*sender) error) error {
 	sending, cancel := context.WithCancel(ctx)
-	s := &sender{p: p, l: l, from: from, ctx: sending, seen: map[snap.Hash]struct{}{}, res: res, meter: snap.NewMeter(ctx, "sent", snap.UnitBytes, 0)}
+	s := &sender{p: p, l: l, from: from, ctx: sending, sealing: make(chan struct{}, sealAtOnce), seen: map[snap.Hash]struct{}{}, res: res, meter: snap.NewMeter(ctx, "sent", snap.UnitBytes, 0)}
 	err := f(s)
 	if err == nil {
 		err = s.end()
@@ -101,6 +104,7 @@ type sender struct {
 
 	blobs, nodes packing    // nodes are together, so that who reads a tree need not get its contents
 	flying       []*sending // in the order in which they are noted
+	sealing      chan struct{}
 }
 
 // sending is a pack on its way.
@@ -187,6 +191,11 @@ func (s *sender) send(p *packing) error {
 			return err
 		}
 	}
+	select {
+	case s.sealing <- struct{}{}:
+	case <-s.ctx.Done():
+		return errs.Wrap(errs.Unavailable, "", s.ctx.Err())
+	}
 	f := &sending{done: make(chan struct{})}
 	f.pack = noted{Pack: Pack{Name: NewName(), Index: p.index}, Refs: p.refs}
 	data := p.data
@@ -202,6 +211,7 @@ func (s *sender) send(p *packing) error {
 // put seals a pack's data and stores them.
 func (s *sender) put(p *Pack, data []byte) error {
 	sealed, err := seal(data, s.p.cfg.Recipients)
+	<-s.sealing
 	if err != nil {
 		return err
 	}
