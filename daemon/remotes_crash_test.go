@@ -148,7 +148,9 @@ func TestRemotePruneKilled(t *testing.T) {
 	more()
 	w.close(t, d)
 	names, _, _ := r.victim(t, 0, 0)
-	steps := slices.DeleteFunc(slices.Collect(count(len(names))), func(i int) bool { return !strings.HasPrefix(kind(names[i]), "push") && !strings.HasPrefix(kind(names[i]), "prune") })
+	steps := slices.DeleteFunc(slices.Collect(count(len(names))), func(i int) bool {
+		return !strings.HasPrefix(kind(names[i]), "push") && !strings.HasPrefix(kind(names[i]), "prune")
+	})
 	if len(steps) < 6 {
 		t.Fatalf("a prune has the steps %v", names)
 	}
