@@ -14,6 +14,33 @@ import (
 	"mulligan/testkit"
 )
 
+// logged are the edits with which the shop's PostgreSQL can be captured by its log.
+var logged = []string{" -E UTF8 -N\n", " -E UTF8 -N\n          echo host all all all trust >>/data/pg/pg_hba.conf\n",
+	"unix_socket_directories=/tmp\n", "unix_socket_directories=/tmp -c listen_addresses=*\n"}
+
+// TestContainersRemade has a compose tool remove the containers and volumes of an app whose database is captured through its server, or by its log, and
+// make new ones.
+func TestContainersRemade(t *testing.T) {
+	t.Parallel()
+	ways := []string{byDumps, byLog}
+	for _, i := range testkit.Sample(t, "engines and ways", len(ways)*len(enginetest.Kinds), 1) {
+		kind, by := enginetest.Kinds[i/len(ways)], ways[i%len(ways)]
+		t.Run(fmt.Sprintf("%s by %s", kind, by), func(t *testing.T) {
+			t.Parallel()
+			s := newShop(t, kind, by, logged...)
+			d := s.open(t)
+			defer s.close(t, d)
+			s.change()
+			good := s.state()
+			cp, err := d.Create(t.Context(), root, "shop", ipc.CreateRequest{Quiesce: ipc.QuiesceNone})
+			check(t, err)
+			s.states[cp.ID] = good
+			s.change()
+			s.remade(d, cp.ID)
+		})
+	}
+}
+
 // TestContainersCluster captures the PostgreSQL of a compose project by its log: the data folder is a folder in a volume, or a volume. A checkpoint
 // copies nothing, and a rollback and its redo exchange the data folder of the same container.
 func TestContainersCluster(t *testing.T) {
@@ -23,10 +50,9 @@ func TestContainersCluster(t *testing.T) {
 		kind, whole := enginetest.Kinds[i/2], i%2 == 1
 		t.Run(fmt.Sprintf("%s %v", kind, whole), func(t *testing.T) {
 			t.Parallel()
-			edits := []string{" -E UTF8 -N\n", " -E UTF8 -N\n          echo host all all all trust >>/data/pg/pg_hba.conf\n",
-				"unix_socket_directories=/tmp\n", "unix_socket_directories=/tmp -c listen_addresses=*\n"}
+			edits := logged
 			if whole {
-				edits = append(edits, wholeVolume...)
+				edits = slices.Concat(edits, wholeVolume)
 			}
 			s := newShop(t, kind, byLog, edits...)
 			d := s.open(t)

@@ -19,7 +19,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"mulligan/daemon"
 	"mulligan/engine/enginetest"
+	"mulligan/errs"
 	"mulligan/ipc"
 	"mulligan/snap"
 	"mulligan/testkit"
@@ -502,10 +504,53 @@ func (s *shop) changed() {
 	s.was = s.ids()
 }
 
+// remade has the compose tool remove containers and volumes, and make new ones. A rollback says that before it stops anything, and brings what was in the
+// volumes into the new ones; redo leads back to what was new.
+func (s *shop) remade(d *daemon.Daemon, to ipc.CheckpointID) {
+	t := s.project.t
+	t.Helper()
+	s.compose("down -v")
+	for _, dry := range []bool{true, false} {
+		_, err := d.Rollback(t.Context(), root, "shop", to, ipc.RollbackRequest{DryRun: dry}, nil)
+		if err == nil || errs.KindOf(err) != errs.NotFound || !strings.Contains(err.Error(), "compose:shop has lost a container") {
+			t.Errorf("after compose down: %v", err)
+		}
+	}
+	s.compose("up -d")
+	fresh := s.state()
+	words := "container " + s.web + " is another one than when compose:shop was configured; it is used as it is"
+	for _, dry := range []bool{true, false} {
+		before := s.started()
+		res, err := d.Rollback(t.Context(), root, "shop", to, ipc.RollbackRequest{DryRun: dry}, nil)
+		if err != nil || !slices.Contains(res.Warnings, words) {
+			t.Fatalf("after compose down -v and up: %v, %q", err, res.Warnings)
+		}
+		if dry && s.started() != before {
+			t.Error("a dry run stops something")
+		}
+	}
+	if now := s.state(); now != s.states[to] {
+		t.Errorf("after compose down -v, up and a rollback:\n%s", differences(s.states[to], now))
+	}
+	if _, err := d.Rollback(t.Context(), root, "shop", ipc.Redo, ipc.RollbackRequest{}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if now := s.state(); now != fresh {
+		t.Errorf("after compose down -v, up, a rollback and redo:\n%s", differences(fresh, now))
+	}
+	if _, err := d.Rollback(t.Context(), root, "shop", to, ipc.RollbackRequest{}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if now := s.state(); now != s.states[to] {
+		t.Errorf("after another rollback:\n%s", differences(s.states[to], now))
+	}
+	s.was = s.ids()
+}
+
 // started returns which containers there are, and when each was started.
 func (s *shop) started() string {
 	s.project.t.Helper()
-	return s.Run(s.project.t, "/bin/sh", "-euc", `$0 inspect -f "{{.Id}} {{.State.StartedAt}}" $($0 ps -q) | sort`, string(s.Kind))
+	return s.Run(s.project.t, "/bin/sh", "-euc", `$0 inspect -f "{{.Id}} {{.State.StartedAt}}" $($0 ps -q --filter label=com.docker.compose.project=shop) | sort`, string(s.Kind))
 }
 
 // TestLongContainers compares a compose project with itself at 20 checkpoints, and kills what may be killed of it, of its engine and of daemons
@@ -524,6 +569,9 @@ func TestLongContainers(t *testing.T) {
 				s := newShop(t, kind, by, edits...)
 				s.travel(20)
 				s.changed()
+				d := s.open(t)
+				s.remade(d, s.checkpoints()[0])
+				s.close(t, d)
 				s.killed(60, s.allSteps())
 			})
 		}

@@ -40,6 +40,21 @@ func testContainersOfUsers(t *testing.T) {
 		t.Fatalf("without the right to connect: %v", err)
 	}
 
+	// Root may name containers for a user. What the user's compose file says is then nobody's to do.
+	h.Run(t, "docker", "run", "-d", "--name", "shared_web_1", "--label", "com.docker.compose.project=shared", "--label", "com.docker.compose.service=web",
+		"--label", "com.docker.compose.project.config_files="+ws+"/compose.yml", "-v", "/usr:/usr:ro", enginetest.Image, "/bin/sh", "-c", "sleep 1000000")
+	named := ipc.App{Slug: "named", Owner: "nobody", Workspace: ws, Unit: "compose:shared", Engine: h.Socket}
+	if _, err = d.AddApp(t.Context(), root, named); err != nil {
+		t.Fatal(err)
+	}
+	for _, who := range []ipc.Caller{root, who} {
+		_, err = d.Fork(t.Context(), who, "named", ipc.ForkRequest{})
+		if errs.KindOf(err) != errs.Denied || !strings.Contains(fmt.Sprint(err), "root has named the containers of named, and its owner may not use "+h.Socket) {
+			t.Errorf("a fork of what root has named, by %d: %v", who.UID, err)
+		}
+	}
+	must(d.RemoveApp(t.Context(), root, "named", true))
+
 	must(os.Chmod(h.Socket, 0o666))
 	if _, err = d.AddApp(t.Context(), who, spec); err != nil {
 		t.Fatal(err)

@@ -187,6 +187,7 @@ func TestContainers(t *testing.T) {
 			s.killed(1, map[string]int{"note containers": 1, "stop container": 4, "start container": 4, "give policy back": 4})
 			d = s.open(t)
 			defer func() { s.close(t, d) }()
+			s.remade(d, live.ID)
 
 			p.Run(t, string(kind), "run", "-d", "--name", "stranger", "-v", "/usr:/usr:ro", "-v", "shop_uploads:/data", enginetest.Image, "/bin/sh", "-c", "sleep 1000")
 			before := p.ids()

@@ -12,6 +12,7 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/api/types/mount"
 	"github.com/moby/moby/client"
 
 	"mulligan/errs"
@@ -90,6 +91,12 @@ func (a *Aside) make(ctx context.Context) (id string, err error) {
 		return "", a.Project.e.failure("look at container "+a.Of, err)
 	}
 	var binds []string
+	for _, m := range of.Container.Mounts { // by its folder: a volume that the engine knows to be used cannot be removed
+		if m.Type != mount.TypeBind && m.Type != mount.TypeVolume || strings.Contains(m.Source+m.Destination, ":") {
+			continue
+		}
+		binds = append(binds, m.Source+":"+m.Destination+":ro")
+	}
 	for _, f := range a.Folders {
 		if strings.Contains(f.Path, ":") {
 			return "", errs.New(errs.Unsupported, "", "the folder %q has a colon in its path, and cannot be given to a container", f.Path)
@@ -108,7 +115,7 @@ func (a *Aside) make(ctx context.Context) (id string, err error) {
 			Healthcheck: &container.HealthConfig{Test: []string{"NONE"}},
 		},
 		HostConfig: &container.HostConfig{
-			NetworkMode: "none", Binds: binds, VolumesFrom: []string{of.Container.ID + ":ro"}, ReadonlyRootfs: true, Tmpfs: map[string]string{"/tmp": ""},
+			NetworkMode: "none", Binds: binds, ReadonlyRootfs: true, Tmpfs: map[string]string{"/tmp": ""},
 			CapDrop: []string{"ALL"}, SecurityOpt: []string{"no-new-privileges", "label=disable"}, ShmSize: asideMemory,
 		},
 	})
