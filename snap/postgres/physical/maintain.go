@@ -40,6 +40,9 @@ func (d *Driver) tidy(ctx context.Context) (due bool, err error) {
 	if err != nil {
 		return false, err
 	}
+	if err := d.records.checkOurs(f.System); err != nil {
+		return false, err
+	}
 	if err := d.records.rememberAgain(f); err != nil {
 		return false, err
 	}

@@ -61,6 +61,9 @@ func (w *markWriter) markOn(ctx context.Context, c session.Conn) (m marker, warn
 	if err != nil {
 		return m, nil, err
 	}
+	if err := w.records.checkOurs(m.system); err != nil {
+		return m, nil, err
+	}
 	m.XID = uint32(xid)
 	if m.TLI, err = wal.ParseTimeline(name); err != nil {
 		return m, nil, err

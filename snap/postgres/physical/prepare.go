@@ -78,6 +78,9 @@ func (e engine) survivor(ctx context.Context, base state) (f facts, err error) {
 	if err := e.server.refuse(ctx, f); err != nil {
 		return f, err
 	}
+	if err := e.records.checkOurs(f.System); err != nil {
+		return f, err
+	}
 	if f.TLI != base.TLI {
 		return f, snap.Changed("", "cluster "+e.cfg.Name)
 	}

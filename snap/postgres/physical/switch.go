@@ -123,6 +123,11 @@ func (e engine) swapIn(ctx context.Context, p *plan) error {
 	if err := e.saveLive(ctx, p); err != nil {
 		return err
 	}
+	if p.RawTarget == nil {
+		if err := e.records.admit(p.Fork.End.System); err != nil {
+			return err
+		}
+	}
 	if err := e.cfg.Failpoint.At("commit: exchange"); err != nil {
 		return err
 	}
