@@ -22,6 +22,7 @@ import (
 	"mulligan/snap/postgres/physical"
 	"mulligan/snap/postgres/physical/asroot"
 	"mulligan/snap/postgres/physical/pgserver"
+	"mulligan/snap/postgres/physical/replay"
 )
 
 // asksForCluster reports whether a database is to be captured by the files of its cluster, if that is in a container.
@@ -97,7 +98,18 @@ func findCluster(ctx context.Context, b *Binder, rec store.App, db ipc.Database,
 		return nil, err
 	}
 	c.Volume, c.Folder, c.Dir = v.Name, v.Dir, dir
-	return c, nil
+	return c, socketFits(v)
+}
+
+// socketFits returns an error if the path of the folder beside a volume is too long for the socket of a server that replays the log there: the daemon and the
+// container in which that server runs must both reach it.
+func socketFits(v engine.Volume) error {
+	dir := physical.SocketFolder(asroot.StoreOf(v.Dir))
+	if len(dir) <= replay.SocketLimit {
+		return nil
+	}
+	return errs.New(errs.Unsupported, "", "for mode physical, the socket of a server would be in %s, whose path has %d bytes and may have %d", dir, len(dir), replay.SocketLimit).
+		WithHint("give the volume %s a shorter name or the engine a shorter folder, or use mode = logical", v.Name)
 }
 
 // clusterInside returns the cluster of a database in a container. Its programs are those of the container's image.
