@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/containerd/errdefs"
 	"github.com/moby/moby/api/types/mount"
@@ -175,15 +176,31 @@ func (p *Project) freeze(ctx context.Context, volume string) error {
 	if err != nil {
 		return errs.Wrap(errs.Failed, "note which containers are paused", err)
 	}
-	for _, name := range names {
+	err = each(names, func(name string) error {
 		if err := p.cfg.Failpoint.At("pause container"); err != nil {
 			return err
 		}
-		if _, err := p.e.api.ContainerPause(ctx, name, client.ContainerPauseOptions{}); err != nil {
-			return errs.Also(p.e.failure("pause container "+name, err), p.thaw(context.WithoutCancel(ctx)))
-		}
+		_, err := p.e.api.ContainerPause(ctx, name, client.ContainerPauseOptions{})
+		return p.e.failure("pause container "+name, err)
+	})
+	if err != nil {
+		return errs.Also(err, p.thaw(context.WithoutCancel(ctx)))
 	}
 	return nil
+}
+
+// each does something for all names at once, and returns the errors.
+func each(names []string, do func(name string) error) (err error) {
+	all := make([]error, len(names))
+	var wait sync.WaitGroup
+	for i, name := range names {
+		wait.Go(func() { all[i] = do(name) })
+	}
+	wait.Wait()
+	for _, e := range all {
+		err = errs.Also(err, e)
+	}
+	return err
 }
 
 // Thaw lets the containers go on that a process paused which has died since.
@@ -205,22 +222,22 @@ func (p *Project) thaw(ctx context.Context) error {
 	if err != nil {
 		return errs.Wrap(errs.Failed, "read which containers are paused", err)
 	}
-	var all error
-	for _, name := range names {
-		in, err := p.e.api.ContainerInspect(ctx, name, client.ContainerInspectOptions{})
-		if errdefs.IsNotFound(err) || err == nil && (in.Container.State == nil || !in.Container.State.Paused) {
-			continue
+	err = each(names, func(name string) error {
+		if err := p.cfg.Failpoint.At("unpause container"); err != nil {
+			return err
 		}
+		_, err := p.e.api.ContainerUnpause(ctx, name, client.ContainerUnpauseOptions{})
 		if err == nil {
-			err = p.cfg.Failpoint.At("unpause container")
+			return nil
 		}
-		if err == nil {
-			_, err = p.e.api.ContainerUnpause(ctx, name, client.ContainerUnpauseOptions{})
+		in, gone := p.e.api.ContainerInspect(ctx, name, client.ContainerInspectOptions{})
+		if errdefs.IsNotFound(gone) || gone == nil && (in.Container.State == nil || !in.Container.State.Paused) {
+			return nil // it is not paused any more
 		}
-		all = errs.Also(all, p.e.failure("unpause container "+name, err))
-	}
-	if all != nil {
-		return all
+		return p.e.failure("unpause container "+name, err)
+	})
+	if err != nil {
+		return err
 	}
 	if err := p.cfg.Failpoint.At("forget paused containers"); err != nil {
 		return err

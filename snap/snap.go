@@ -129,6 +129,9 @@ type CaptureRequest struct {
 	Revive bool
 	// At asks a Journal for the state at an earlier position; "" is the present.
 	At Mark
+	// Read, if it is set, is called as soon as the live state has been read, while the snapshot is still being stored: the app may go on then. A driver
+	// that need not hold an app still does not call it.
+	Read func()
 }
 
 // Snapshot describes a state that a driver holds.

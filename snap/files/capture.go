@@ -61,6 +61,9 @@ func (d *Driver) capture(ctx context.Context, op, root string, req snap.CaptureR
 			warnings = append(warnings, w)
 		}
 	}
+	if req.Read != nil {
+		req.Read()
+	}
 	if len(warnings) > maxWarnings {
 		warnings = append(warnings[:maxWarnings], "And more of the kind.")
 	}

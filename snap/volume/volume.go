@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 
 	"mulligan/errs"
 	"mulligan/snap"
@@ -94,9 +95,13 @@ func (d *Driver) Capture(ctx context.Context, req snap.CaptureRequest) (s snap.S
 		if err != nil {
 			return s, errs.Wrap(errs.Failed, "capture volume "+d.name, err)
 		}
+		var once sync.Once
+		var stuck error
+		goOn := func() { once.Do(func() { stuck = thaw() }) }
+		req.Read = goOn
 		s, err = d.Driver.Capture(ctx, req)
-		if e := thaw(); e != nil {
-			s.Warnings = append(s.Warnings, fmt.Sprintf("containers may still be paused: %v", e))
+		if goOn(); stuck != nil {
+			s.Warnings = append(s.Warnings, fmt.Sprintf("containers may still be paused: %v", stuck))
 		}
 		if err != nil {
 			return s, err

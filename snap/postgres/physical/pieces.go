@@ -31,7 +31,7 @@ type pieces struct {
 func assemble(cfg Config) *pieces {
 	p := &pieces{cfg: cfg, plans: database.FlatPlans(filepath.Join(cfg.StateDir, "switches"), "cluster", cfg.Name, cfg.Failpoint)}
 	home := asowner.Home{Data: cfg.DataDir, Store: cfg.Store}
-	programs := pgserver.Programs{Tools: cfg.Tools, Owner: cfg.Owner, Controls: &pgserver.Controls{}}
+	programs := pgserver.Programs{Tools: cfg.Tools, Owner: cfg.Owner}
 	if cfg.Tools == nil {
 		programs.Tools = pgserver.Installed{Bin: cfg.Bin, Owner: cfg.Owner}
 	}

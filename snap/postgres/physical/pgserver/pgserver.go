@@ -3,7 +3,6 @@
 package pgserver
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -15,7 +14,6 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -23,7 +21,6 @@ import (
 	"mulligan/errs"
 	"mulligan/privsep"
 	"mulligan/snap/postgres/physical/asowner"
-	"mulligan/snap/postgres/physical/wal"
 )
 
 // Server starts and stops the cluster's server by the means of this host: a systemd unit, a container, or [PgCtl]. Both methods may be
@@ -429,86 +426,4 @@ func worksInside(pid int, dir string) bool {
 func WorksIn(pid int, dir string) bool {
 	var a, b unix.Stat_t
 	return unix.Stat(fmt.Sprintf("/proc/%d/cwd", pid), &a) == nil && unix.Stat(dir, &b) == nil && a.Ino == b.Ino && a.Dev == b.Dev
-}
-
-// Control is the content of a data folder's control file.
-type Control struct {
-	System     string       `json:"system"` // the cluster's system identifier
-	State      string       `json:"state"`  // ShutDown after a clean stop
-	TLI        wal.Timeline `json:"tli"`
-	Checkpoint wal.LSN      `json:"checkpoint"`
-	NextXID    uint32       `json:"next_xid"`
-	Segments   wal.Segments `json:"-"`
-}
-
-// ShutDown is the State of a cluster whose server was stopped cleanly.
-const ShutDown = "shut down"
-
-// Controls remembers what control files say. Safe for concurrent use.
-type Controls struct {
-	mu    sync.Mutex
-	known map[string]Control // by content
-}
-
-// maxControls is the most control files, of 8 KiB each, that Controls remembers.
-const maxControls = 32
-
-// ReadControl reads the control file of a data folder. Running the program for that takes long in a container, so it is not run twice for one content.
-func (p Programs) ReadControl(ctx context.Context, dir string) (c Control, err error) {
-	if p.Controls == nil {
-		return p.readControl(ctx, dir)
-	}
-	file := filepath.Join(dir, "global", "pg_control")
-	before, err := p.Owner.ReadFile(ctx, file)
-	if err != nil {
-		return p.readControl(ctx, dir) // which says more
-	}
-	p.Controls.mu.Lock()
-	c, found := p.Controls.known[string(before)]
-	p.Controls.mu.Unlock()
-	if found {
-		return c, nil
-	}
-	if c, err = p.readControl(ctx, dir); err != nil {
-		return c, err
-	}
-	if after, err := p.Owner.ReadFile(ctx, file); err == nil && bytes.Equal(before, after) {
-		p.Controls.mu.Lock()
-		defer p.Controls.mu.Unlock()
-		if p.Controls.known == nil || len(p.Controls.known) >= maxControls {
-			p.Controls.known = map[string]Control{}
-		}
-		p.Controls.known[string(before)] = c
-	}
-	return c, nil
-}
-
-func (p Programs) readControl(ctx context.Context, dir string) (c Control, err error) {
-	out, err := p.Output(ctx, "pg_controldata", "-D", dir)
-	if err != nil {
-		return c, err // pg_controldata prints a warning for a wrong checksum, which is an error here
-	}
-	field := map[string]string{}
-	for line := range strings.Lines(out) {
-		if key, value, found := strings.Cut(line, ":"); found {
-			field[key] = strings.TrimSpace(value)
-		}
-	}
-	c.System, c.State = field["Database system identifier"], field["Database cluster state"]
-	tli, err1 := strconv.ParseUint(field["Latest checkpoint's TimeLineID"], 10, 32)
-	_, next, _ := strings.Cut(field["Latest checkpoint's NextXID"], ":")
-	xid, err2 := strconv.ParseUint(next, 10, 32)
-	size, err3 := strconv.ParseUint(field["Bytes per WAL segment"], 10, 32)
-	var err4 error
-	c.Checkpoint, err4 = wal.ParseLSN(field["Latest checkpoint location"])
-	c.TLI, c.NextXID, c.Segments = wal.Timeline(tli), uint32(xid), wal.Segments(size)
-	if err := errors.Join(err1, err2, err3, err4); err != nil || c.System == "" || size == 0 {
-		return c, fmt.Errorf("pg_controldata of %s: %w", dir, errors.Join(err, errors.New("it prints something else than expected")))
-	}
-	return c, nil
-}
-
-// Same reports whether no server was started in the data folder between c and other.
-func (c Control) Same(other Control) bool {
-	return c.System == other.System && c.TLI == other.TLI && c.Checkpoint == other.Checkpoint && c.State == other.State
 }

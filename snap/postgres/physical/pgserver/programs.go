@@ -114,8 +114,7 @@ func (p *installed) Signal(sig syscall.Signal) error {
 // Programs are a server's programs, and the cluster's owner.
 type Programs struct {
 	Tools
-	Owner    privsep.User
-	Controls *Controls // may be nil
+	Owner privsep.User
 }
 
 // Output runs a program to its end and returns its standard output. Output to standard error makes it return an error too.
