@@ -104,7 +104,7 @@ func findCluster(ctx context.Context, b *Binder, rec store.App, db ipc.Database,
 // socketFits returns an error if the path of the folder beside a volume is too long for the socket of a server that replays the log there: the daemon and the
 // container in which that server runs must both reach it.
 func socketFits(v engine.Volume) error {
-	dir := physical.SocketFolder(asroot.StoreOf(v.Dir))
+	dir := replay.SocketFolder(asroot.StoreOf(v.Dir))
 	if len(dir) <= replay.SocketLimit {
 		return nil
 	}

@@ -7,11 +7,17 @@ import (
 	"mulligan/errs"
 	"mulligan/snap/postgres/physical/asowner"
 	known "mulligan/snap/postgres/physical/facts"
+	"mulligan/snap/postgres/physical/jsonrows"
 	"mulligan/snap/postgres/physical/pgserver"
 	"mulligan/snap/postgres/physical/session"
 )
 
 type facts = known.Facts
+
+// clusters returns what tells whether a cluster is one whose states are kept here.
+func (r *records) clusters() known.Clusters {
+	return known.Clusters{Name: r.cluster, Records: jsonrows.Folder(r.dir)}
+}
 
 // inspect queries the facts from the live server.
 func (s *server) inspect(ctx context.Context, c session.Conn) (facts, error) {

@@ -12,13 +12,10 @@ import (
 // hbaFile is the pg_hba.conf of a fork that is being made. It lets everybody connect who can enter the socket's folder.
 const hbaFile = "mulligan_hba.conf"
 
-// SocketFolder returns the folder in a store in which servers that replay the log have their socket, where its path is not too long.
-func SocketFolder(store string) string { return filepath.Join(store, "sock") }
-
 // launch starts the server of a fork, and waits until the server has replayed the log and left recovery. With hot_standby = on
 // in more, it waits only until the server takes connections.
 func (fks *forks) launch(ctx context.Context, m marker, f facts, dir string, more ...string) (*replay.Server, error) {
-	s := &replay.Server{Programs: fks.programs, Dir: dir, Role: f.Bootstrap, Socket: SocketFolder(fks.store.Store), Log: fks.store.path("fork.log")}
+	s := &replay.Server{Programs: fks.programs, Dir: dir, Role: f.Bootstrap, Socket: replay.SocketFolder(fks.store.Store), Log: fks.store.path("fork.log")}
 	hba := filepath.Join(dir, hbaFile)
 	if s.Passing = len(s.Socket) > replay.SocketLimit; s.Passing {
 		s.Socket = filepath.Join("/tmp", "mulligan-"+randomHex(8))

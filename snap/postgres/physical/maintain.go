@@ -40,7 +40,7 @@ func (d *Driver) tidy(ctx context.Context) (due bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	if err := d.records.checkOurs(f.System); err != nil {
+	if err := d.records.clusters().Check(f.System); err != nil {
 		return false, err
 	}
 	if err := d.records.rememberAgain(f); err != nil {

@@ -61,7 +61,7 @@ func (w *markWriter) markOn(ctx context.Context, c session.Conn) (m marker, warn
 	if err != nil {
 		return m, nil, err
 	}
-	if err := w.records.checkOurs(m.system); err != nil {
+	if err := w.records.clusters().Check(m.system); err != nil {
 		return m, nil, err
 	}
 	m.XID = uint32(xid)

@@ -1,6 +1,7 @@
 package physical
 
 import (
+	"cmp"
 	"context"
 
 	"mulligan/errs"
@@ -75,10 +76,7 @@ func (e engine) survivor(ctx context.Context, base state) (f facts, err error) {
 	if f, err = e.server.inspect(ctx, c); err != nil {
 		return f, err
 	}
-	if err := e.server.refuse(ctx, f); err != nil {
-		return f, err
-	}
-	if err := e.records.checkOurs(f.System); err != nil {
+	if err := cmp.Or(e.server.refuse(ctx, f), e.records.clusters().Check(f.System)); err != nil {
 		return f, err
 	}
 	if f.TLI != base.TLI {

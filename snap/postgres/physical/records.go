@@ -205,53 +205,8 @@ func (r *records) rememberAgain(f facts) error {
 	return r.remember(f)
 }
 
-// checkOurs returns an error if a server has another cluster than those whose states and log are kept here: one that was made in the same place. Its log
-// files have the names of those that are kept.
-func (r *records) checkOurs(system string) error {
-	var f facts
-	if err := r.get(".", "facts", &f); errors.Is(err, fs.ErrNotExist) || err == nil && f.System == system {
-		return nil
-	} else if err != nil {
-		return err
-	}
-	list, err := r.systems()
-	if err != nil || slices.Contains(list, system) {
-		return err
-	}
-	return errs.New(errs.Conflict, "", "the server of cluster %s has another cluster (%s) than the one whose states are kept (%s): its data folder was made anew", r.cluster, system, f.System).
-		WithHint("roll back to a checkpoint, which keeps what is there now, too; or capture what is there from now on with mode = logical")
-}
-
-// systems returns the further clusters whose states are kept here: those that came from elsewhere.
-func (r *records) systems() (list []string, err error) {
-	err = r.get(".", "systems", &list)
-	if errors.Is(err, fs.ErrNotExist) {
-		err = nil
-	}
-	return list, err
-}
-
-// admit records that a cluster that is about to become the live one is one whose states are kept here.
-func (r *records) admit(system string) error {
-	if r.checkOurs(system) == nil {
-		return nil
-	}
-	list, err := r.systems()
-	if err != nil {
-		return err
-	}
-	return r.put(".", "systems", append(list, system))
-}
-
 // known returns the recorded facts of the server.
-func (r *records) known() (f facts, err error) {
-	err = r.get(".", "facts", &f)
-	if errors.Is(err, fs.ErrNotExist) {
-		err = errs.New(errs.Unavailable, "", "the server of cluster %s is down, and nothing was recorded of it yet", r.cluster).
-			WithHint("start it once")
-	}
-	return f, err
-}
+func (r *records) known() (facts, error) { return r.clusters().Known() }
 
 // rawsOf returns the raw snapshots among ids.
 func (r *records) rawsOf(ids []snap.SnapshotID) ([]raw, error) {

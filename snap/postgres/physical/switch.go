@@ -124,7 +124,7 @@ func (e engine) swapIn(ctx context.Context, p *plan) error {
 		return err
 	}
 	if p.RawTarget == nil {
-		if err := e.records.admit(p.Fork.End.System); err != nil {
+		if err := e.records.clusters().Admit(p.Fork.End.System); err != nil {
 			return err
 		}
 	}
@@ -168,8 +168,8 @@ func (e engine) saveLive(ctx context.Context, p *plan) error {
 	return err
 }
 
-// quiet makes the server write its buffers to the disk, so that stopping it is quick. What was committed since the base is looked for once the server
-// has stopped: reading the log takes its time, and the app is down meanwhile. Of a raw snapshot, quiet returns an error if its files have changed.
+// quiet makes the server write its buffers to the disk, so that stopping it is quick: what was committed since the base is looked for once it has stopped.
+// Of a raw base, quiet returns an error if its files have changed.
 func (e engine) quiet(ctx context.Context, p *plan) error {
 	if p.RawBase == nil {
 		_, err := e.server.writeOut(ctx)

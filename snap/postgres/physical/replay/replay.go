@@ -4,6 +4,7 @@ package replay
 
 import (
 	"context"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
@@ -31,6 +32,9 @@ type Server struct {
 
 // SocketLimit is the longest path in bytes of a folder for a socket: the path of a socket has at most 107 bytes.
 const SocketLimit = 85
+
+// SocketFolder returns the folder in a cluster's store in which servers that replay the log have their socket, where its path is not too long.
+func SocketFolder(store string) string { return filepath.Join(store, "sock") }
 
 // Start starts the server with these arguments, and waits until it takes connections. With hot_standby = off, that is after the end of
 // recovery.
