@@ -20,6 +20,7 @@ import (
 	"mulligan/engine/enginetest"
 	"mulligan/errs"
 	"mulligan/systemd"
+	"mulligan/testkit"
 )
 
 // shared has an instance of each kind, for one test after the other.
@@ -271,10 +272,14 @@ func TestFailed(t *testing.T) {
 	onEach(t, func(t *testing.T, s *stage) {
 		ctx := t.Context()
 		s.run(spec{name: "p-a", service: "a", project: "p", command: wait})
-		id := s.run(spec{name: "p-b", service: "b", project: "p", volume: "bad", command: "test -e /data/bad && exit 4; " + wait})
+		id := s.run(spec{name: "p-b", service: "b", project: "p", volume: "bad", command: "test -e /data/bad && exit 4; touch /data/fine; " + wait})
 		p := s.project("compose:p")
 		v, err := p.Volume(ctx, "bad")
 		must(t, err)
+		testkit.Eventually(t, "the container has found nothing bad", func() bool {
+			_, err := os.Stat(v.Dir + "/fine")
+			return err == nil
+		})
 		must(t, os.WriteFile(v.Dir+"/bad", nil, 0o644))
 		s.stop(id)
 		err = p.Start(ctx) // b was stopped on purpose, as it seems, and stays so
