@@ -144,7 +144,8 @@ func TestWorkspaceMountedOver(t *testing.T) {
 	}
 	t.Cleanup(func() { unix.Unmount(w.dir, unix.MNT_DETACH) })
 	a := w.ask("POST", w.own("/checkpoints/"+string(w.cp.ID)+"/rollback"), ipc.RollbackRequest{})
-	if a.status != 403 || !strings.Contains(a.body, "mounted on it") || !strings.Contains(a.body, "unmount") {
+	// What follows the files may notice first: then they cannot be captured at present, and the hint says why.
+	if a.status != 403 && a.status != 503 || !strings.Contains(a.body, "mounted on it") || !strings.Contains(a.body, "unmount") {
 		t.Errorf("%d %s", a.status, a.body)
 	}
 	if names, err := os.ReadDir(w.dir); err != nil || len(names) > 0 {
