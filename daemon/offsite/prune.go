@@ -38,7 +38,8 @@ func (s *Service) PruneRemote(ctx context.Context, who ipc.Caller, ref, name str
 	res.Left = append(res.Left, done.Left...)
 	if dry {
 		if v := t.view(); err == nil && (v.Abilities.Lock || !v.Abilities.Delete) {
-			res.Left = append(res.Left, v.Abilities.Notes[len(v.Abilities.Notes)-1])
+			notes := v.Abilities.Notes // the last note tells what the key may delete
+			res.Left = append(res.Left, notes[max(0, len(notes)-1):]...)
 		}
 		return res, errs.Wrap(errs.Failed, op, err)
 	}
