@@ -25,19 +25,16 @@ type copied struct {
 	refs []byte // of a node: the first bytes of each
 	need bool   // some checkpoint needs the object
 	here bool   // this copy is the one that counts
+	bad  bool   // the pack is damaged
 }
 
 // find returns the objects of all packs, with those marked that are below the roots.
 func (l *ledger) find(roots [][]byte) (*found, error) {
 	f := &found{}
-	var bad []bool
 	for i := range l.Packs {
 		f.starts = append(f.starts, len(f.all))
 		if err := f.add(&l.Packs[i]); err != nil {
 			return nil, err
-		}
-		for range len(f.all) - len(bad) {
-			bad = append(bad, l.Packs[i].Bad)
 		}
 	}
 	f.starts = append(f.starts, len(f.all))
@@ -48,8 +45,8 @@ func (l *ledger) find(roots [][]byte) (*found, error) {
 		if c := bytes.Compare(f.all[a].hash[:], f.all[b].hash[:]); c != 0 {
 			return c
 		}
-		if bad[a] != bad[b] {
-			if bad[a] {
+		if f.all[a].bad != f.all[b].bad {
+			if f.all[a].bad {
 				return -1
 			}
 			return 1
@@ -70,7 +67,7 @@ func (f *found) add(k *noted) error {
 	}
 	refs, nodes := k.Refs, 0
 	for _, o := range list {
-		c := copied{hash: o.hash, n: o.n, node: -1}
+		c := copied{hash: o.hash, n: o.n, node: -1, bad: k.Bad}
 		if o.node {
 			n, used := binary.Uvarint(refs)
 			if used <= 0 || n > uint64(len(refs)-used)/shortLen {
