@@ -65,8 +65,8 @@ type reach struct {
 
 func reachOf(h *container.HostConfig) reach {
 	r := reach{
-		Privileged: h.Privileged, CapAdd: sorted(h.CapAdd), SecurityOpt: sorted(h.SecurityOpt), GroupAdd: sorted(h.GroupAdd), Rules: sorted(h.DeviceCgroupRules),
-		Masked: sorted(slices.Concat(h.MaskedPaths, h.ReadonlyPaths)), Pid: kindOf(string(h.PidMode)), IPC: kindOf(string(h.IpcMode)), UTS: kindOf(string(h.UTSMode)),
+		Privileged: h.Privileged, CapAdd: slices.Sorted(slices.Values(h.CapAdd)), SecurityOpt: slices.Sorted(slices.Values(h.SecurityOpt)), GroupAdd: slices.Sorted(slices.Values(h.GroupAdd)), Rules: slices.Sorted(slices.Values(h.DeviceCgroupRules)),
+		Masked: slices.Sorted(slices.Values(slices.Concat(h.MaskedPaths, h.ReadonlyPaths))), Pid: kindOf(string(h.PidMode)), IPC: kindOf(string(h.IpcMode)), UTS: kindOf(string(h.UTSMode)),
 		Userns: string(h.UsernsMode), Parent: h.CgroupParent, Runtime: h.Runtime,
 	}
 	for _, d := range h.Devices {
@@ -75,21 +75,11 @@ func reachOf(h *container.HostConfig) reach {
 	for _, d := range h.DeviceRequests {
 		r.Devices = append(r.Devices, fmt.Sprint(d))
 	}
-	r.Devices = sorted(r.Devices)
+	r.Devices = slices.Sorted(slices.Values(r.Devices))
 	if mode := kindOf(string(h.NetworkMode)); mode == "host" || mode == "container" { // else it is one of the project's networks
 		r.Network = mode
 	}
 	return r
-}
-
-// sorted returns a sorted copy of a list, which is nil if there is nothing in it.
-func sorted(list []string) []string {
-	if len(list) == 0 {
-		return nil
-	}
-	list = slices.Clone(list)
-	slices.Sort(list)
-	return list
 }
 
 // kindOf returns a mode without the container that it names.
