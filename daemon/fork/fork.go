@@ -86,9 +86,6 @@ func (s *Service) Fork(ctx context.Context, who ipc.Caller, ref string, req ipc.
 	if err == nil {
 		err = s.registry.CheckOwnServers(first)
 	}
-	if err == nil {
-		err = s.apps.CheckClaim(first)
-	}
 	if err != nil {
 		return list, errs.Wrap(errs.Invalid, op, err)
 	}
