@@ -6,7 +6,6 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
-	"io"
 	"os"
 	"regexp"
 	"strings"
@@ -157,24 +156,12 @@ func unreadable(file string, err error) error {
 }
 
 // content reads a file. One that does not exist is empty, and has no mode.
-func content(root *beneath.Root, file string) (text string, mode os.FileMode, err error) {
-	f, err := root.OpenFile(file, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
+func content(root *beneath.Root, file string) (string, os.FileMode, error) {
+	b, mode, err := root.ReadFile(file, maxFile)
 	if errors.Is(err, unix.ENOENT) {
-		return "", 0, nil
+		err = nil
 	}
-	if err != nil {
-		return "", 0, err
-	}
-	defer f.Close() // it is only read
-	info, err := f.Stat()
-	if err != nil {
-		return "", 0, err
-	}
-	if !info.Mode().IsRegular() || info.Size() > maxFile {
-		return "", 0, errs.New(errs.Invalid, "", "it is no regular file of at most %d bytes", maxFile)
-	}
-	b, err := io.ReadAll(io.LimitReader(f, maxFile+1))
-	return string(b), info.Mode(), err
+	return string(b), mode, err
 }
 
 // replacing asks for lines in the files of a folder.

@@ -10,8 +10,6 @@ import (
 	"path"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
 	"mulligan/snap/beneath"
 )
 
@@ -92,7 +90,7 @@ func (r repository) resolve(ref string, depth int) (string, bool) {
 
 // packed looks up ref in packed-refs. A line has a digest, a space and a ref; lines that begin with # or ^ have other meanings.
 func (r repository) packed(ref string) (string, bool) {
-	f, err := open(r.root, path.Join(r.common, "packed-refs"))
+	f, _, err := r.root.OpenRegular(path.Join(r.common, "packed-refs"))
 	if err != nil {
 		return "", false
 	}
@@ -129,29 +127,6 @@ func digest(text string) (string, bool) {
 
 // read returns the text of a small regular file.
 func read(root *beneath.Root, rel string) (string, bool) {
-	f, err := open(root, rel)
-	if err != nil {
-		return "", false
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, maxRef+1))
-	return string(data), err == nil && len(data) <= maxRef
-}
-
-// open opens a file, and returns an error if it is not a regular file.
-func open(root *beneath.Root, rel string) (io.ReadCloser, error) {
-	f, err := root.OpenFile(rel, unix.O_RDONLY, 0)
-	if err != nil {
-		return nil, err
-	}
-	var st unix.Stat_t
-	err = unix.Fstat(int(f.Fd()), &st)
-	if err == nil && st.Mode&unix.S_IFMT != unix.S_IFREG {
-		err = unix.EINVAL
-	}
-	if err != nil {
-		f.Close()
-		return nil, err
-	}
-	return f, nil
+	data, _, err := root.ReadFile(rel, maxRef)
+	return string(data), err == nil
 }

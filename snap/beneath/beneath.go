@@ -7,6 +7,7 @@ package beneath
 
 import (
 	"errors"
+	"io"
 	"os"
 	"path"
 	"strings"
@@ -57,6 +58,40 @@ func (r *Root) OpenFile(rel string, flags int, mode uint32) (*os.File, error) {
 		return nil, &os.PathError{Op: "open", Path: path.Join(r.Name(), rel), Err: err}
 	}
 	return os.NewFile(uintptr(fd), path.Join(r.Name(), rel)), nil
+}
+
+// OpenRegular opens the regular file rel to be read. Anything else is an error; its kind is errs.Invalid.
+func (r *Root) OpenRegular(rel string) (*os.File, os.FileInfo, error) {
+	f, err := r.OpenFile(rel, unix.O_RDONLY|unix.O_NOCTTY, 0)
+	if err != nil {
+		return nil, nil, err
+	}
+	info, err := f.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = errs.New(errs.Invalid, "", "%q is no regular file", rel)
+	}
+	if err != nil {
+		f.Close() // nothing was written
+		return nil, nil, err
+	}
+	return f, info, nil
+}
+
+// ReadFile returns the content of the regular file rel, and its mode. A file of more than most bytes is an error of the kind errs.Invalid.
+func (r *Root) ReadFile(rel string, most int64) ([]byte, os.FileMode, error) {
+	f, info, err := r.OpenRegular(rel)
+	if err != nil {
+		return nil, 0, err
+	}
+	defer f.Close() // nothing was written
+	b, err := io.ReadAll(io.LimitReader(f, most+1))
+	if err == nil && int64(len(b)) > most {
+		err = errs.New(errs.Invalid, "", "%q has more than %d bytes", rel, most)
+	}
+	if err != nil {
+		return nil, 0, err
+	}
+	return b, info.Mode(), nil
 }
 
 // OpenDir opens the folder rel as another Root.

@@ -1,6 +1,7 @@
 package beneath
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -9,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"mulligan/errs"
 	"mulligan/testkit"
 )
 
@@ -49,6 +51,40 @@ func TestOpenWithoutOpening(t *testing.T) {
 				t.Fatalf("%s with %#x is still being opened", name, flags)
 			}
 		}
+	}
+}
+
+// TestReadFile: a regular file that is no longer than its reader takes is read, and nothing else.
+func TestReadFile(t *testing.T) {
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(dir+"/file", []byte("four"), 0o640); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mkfifo(dir+"/fifo", 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("file", dir+"/link"); err != nil {
+		t.Fatal(err)
+	}
+	root, err := Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	text, mode, err := root.ReadFile("file", 4)
+	if err != nil || string(text) != "four" || mode != 0o640 {
+		t.Fatalf("read %q of mode %v: %v", text, mode, err)
+	}
+	for name, says := range map[string]string{"file": "more than 3 bytes", "fifo": "no regular file", ".": "no regular file"} {
+		if _, _, err := root.ReadFile(name, 3); errs.KindOf(err) != errs.Invalid || !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: %v, want %q", name, err, says)
+		}
+	}
+	if _, _, err := root.ReadFile("link", 4); !errors.Is(err, unix.ELOOP) {
+		t.Errorf("a link: %v", err)
 	}
 }
 

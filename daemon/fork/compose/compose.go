@@ -7,7 +7,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"path"
 	"slices"
@@ -57,7 +56,7 @@ var write = privsep.Define("compose.write", func(ctx context.Context, p Project)
 	defer root.Close()
 	var texts [][]byte
 	for _, file := range p.Files {
-		text, err := read(root, file)
+		text, _, err := root.ReadFile(file, maxFile)
 		if err != nil {
 			return nil, unusable(file, err)
 		}
@@ -119,23 +118,6 @@ func remove(root *beneath.Root, names []string) (err error) {
 func unusable(file string, err error) error {
 	return (&errs.Error{Kind: errs.Invalid, Message: "the compose file " + file + " of the fork cannot be used", Err: err}).
 		WithHint("docker compose config in the app's folder says more; or begin with another checkpoint")
-}
-
-// read reads a file beneath root.
-func read(root *beneath.Root, file string) ([]byte, error) {
-	f, err := root.OpenFile(file, unix.O_RDONLY|unix.O_NOCTTY, 0)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close() // it is only read
-	info, err := f.Stat()
-	if err != nil {
-		return nil, err
-	}
-	if !info.Mode().IsRegular() || info.Size() > maxFile {
-		return nil, errs.New(errs.Invalid, "", "it is no regular file of at most %d bytes", maxFile)
-	}
-	return io.ReadAll(io.LimitReader(f, maxFile+1))
 }
 
 // writeNew writes a file that must not exist, and closes the folder.
