@@ -77,10 +77,10 @@ var setters = map[string]func(app *ipc.App, change *ipc.AppChange, value string)
 		h.Timeout = v
 		return nil
 	}),
-	"retention.keep_last":   retentionCount(func(r *ipc.Retention) *int { return &r.KeepLast }),
-	"retention.daily_days":  retentionCount(func(r *ipc.Retention) *int { return &r.DailyDays }),
-	"retention.keep_turns":  retentionCount(func(r *ipc.Retention) *int { return &r.KeepTurns }),
-	"retention.keep_safety": retentionCount(func(r *ipc.Retention) *int { return &r.KeepSafety }),
+	"retention.keep_last":   count(retention, func(r *ipc.Retention) *int { return &r.KeepLast }),
+	"retention.daily_days":  count(retention, func(r *ipc.Retention) *int { return &r.DailyDays }),
+	"retention.keep_turns":  count(retention, func(r *ipc.Retention) *int { return &r.KeepTurns }),
+	"retention.keep_safety": count(retention, func(r *ipc.Retention) *int { return &r.KeepSafety }),
 	"retention.max_bytes": func(app *ipc.App, change *ipc.AppChange, v string) error {
 		n, ok := tomlfile.ParseSize(v)
 		app.Retention.MaxBytes = n
@@ -136,8 +136,8 @@ var setters = map[string]func(app *ipc.App, change *ipc.AppChange, value string)
 		change.Remoting = &app.Remoting
 		return nil
 	},
-	"remote.keep_last":  remoteCount(func(r *ipc.Remoting) *int { return &r.KeepLast }),
-	"remote.daily_days": remoteCount(func(r *ipc.Remoting) *int { return &r.DailyDays }),
+	"remote.keep_last":  count(remoting, func(r *ipc.Remoting) *int { return &r.KeepLast }),
+	"remote.daily_days": count(remoting, func(r *ipc.Remoting) *int { return &r.DailyDays }),
 	"database":          setDatabase,
 	"database.env": func(app *ipc.App, change *ipc.AppChange, v string) error {
 		name, variable, _ := strings.Cut(v, ":")
@@ -277,24 +277,25 @@ func healthKey(f func(*ipc.Health, string) error) func(*ipc.App, *ipc.AppChange,
 	}
 }
 
-// retentionCount returns a setter of one of the retention's numbers.
-func retentionCount(field func(*ipc.Retention) *int) func(*ipc.App, *ipc.AppChange, string) error {
+// count returns a setter of a number of a part of the app, which is not negative.
+func count[T any](part func(*ipc.App, *ipc.AppChange) *T, field func(*T) *int) func(*ipc.App, *ipc.AppChange, string) error {
 	return func(app *ipc.App, change *ipc.AppChange, v string) error {
 		n, err := strconv.Atoi(v)
-		*field(&app.Retention) = n
-		change.Retention = &app.Retention
+		*field(part(app, change)) = n
 		return accepts(err == nil && n >= 0, "a whole number, as in 20")
 	}
 }
 
-// remoteCount returns a setter of one of the numbers that say what a prune of a remote keeps.
-func remoteCount(field func(*ipc.Remoting) *int) func(*ipc.App, *ipc.AppChange, string) error {
-	return func(app *ipc.App, change *ipc.AppChange, v string) error {
-		n, err := strconv.Atoi(v)
-		*field(&app.Remoting) = n
-		change.Remoting = &app.Remoting
-		return accepts(err == nil && n >= 0, "a whole number, as in 20")
-	}
+// retention returns the app's retention, which is to be changed.
+func retention(app *ipc.App, change *ipc.AppChange) *ipc.Retention {
+	change.Retention = &app.Retention
+	return change.Retention
+}
+
+// remoting returns what goes to the app's remotes, which is to be changed.
+func remoting(app *ipc.App, change *ipc.AppChange) *ipc.Remoting {
+	change.Remoting = &app.Remoting
+	return change.Remoting
 }
 
 // forkKey returns a setter that changes with f how the app is forked.
