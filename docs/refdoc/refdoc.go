@@ -6,8 +6,8 @@ package refdoc
 import (
 	"flag"
 	"os"
+	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"testing"
 )
@@ -20,11 +20,11 @@ const notice = "<!-- Made from the code by `make reference`: change it there. --
 // below its first comment, or writes it.
 func Check(t testing.TB, name, text string) {
 	t.Helper()
-	_, here, _, ok := runtime.Caller(0)
-	if !ok {
-		t.Fatal("the repository is not found")
+	mod, err := exec.Command("go", "env", "GOMOD").Output()
+	if err != nil {
+		t.Fatalf("the repository is not found: %v", err)
 	}
-	path := filepath.Join(filepath.Dir(here), "../../docs/reference", name)
+	path := filepath.Join(filepath.Dir(strings.TrimSpace(string(mod))), "docs/reference", name)
 	want := notice + strings.TrimSpace(text) + "\n"
 	if *update {
 		if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
