@@ -343,6 +343,23 @@ func (l *ledger) intentOf(sum []byte) *intent {
 	return nil
 }
 
+// status returns what the ledger says of the place.
+func (l *ledger) status() (s Status) {
+	s = Status{Lost: l.lost, Packs: len(l.Packs)}
+	for _, c := range l.Sent {
+		if !c.Doubt {
+			s.Sent = append(s.Sent, c)
+		}
+	}
+	for _, k := range l.Packs {
+		s.Bytes += k.Size
+	}
+	for _, e := range l.Entries {
+		s.Bytes += e.Size
+	}
+	return s
+}
+
 func (l *ledger) has(id string) bool {
 	for _, s := range l.Sent {
 		if s.ID == id && !s.Doubt {

@@ -269,17 +269,5 @@ func (p *Place) Status() (s Status, err error) {
 	if err != nil {
 		return s, err
 	}
-	s = Status{Lost: l.lost, Packs: len(l.Packs)}
-	for _, c := range l.Sent {
-		if !c.Doubt {
-			s.Sent = append(s.Sent, c)
-		}
-	}
-	for _, k := range l.Packs {
-		s.Bytes += k.Size
-	}
-	for _, e := range l.Entries {
-		s.Bytes += e.Size
-	}
-	return s, nil
+	return l.status(), nil
 }

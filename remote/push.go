@@ -16,10 +16,11 @@ const (
 
 // Pushed is what a push did.
 type Pushed struct {
-	Objects int   // objects that the remote lacked
-	Packs   int   // packs sent
-	Bytes   int64 // of these packs
-	Already bool  // the checkpoint was there
+	Objects int    // objects that the remote lacked
+	Packs   int    // packs sent
+	Bytes   int64  // of these packs
+	Already bool   // the checkpoint was there
+	Status  Status // after the push
 }
 
 // Push sends a checkpoint: what the remote lacks of its objects, and the entry that names it. The objects must stay in from until
@@ -32,7 +33,10 @@ func (p *Place) Push(ctx context.Context, from Objects, cp Checkpoint) (res Push
 	if err != nil {
 		return res, errs.Wrap(errs.Failed, op, err)
 	}
-	defer func() { err = errs.Wrap(errs.Failed, op, errs.Also(err, l.close())) }()
+	defer func() {
+		res.Status = l.status()
+		err = errs.Wrap(errs.Failed, op, errs.Also(err, l.close()))
+	}()
 	if l.lost != nil {
 		return res, l.lost.Err()
 	}

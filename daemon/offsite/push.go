@@ -266,14 +266,11 @@ func (s *Service) send(ctx context.Context, a *app.App, t *target, cp store.Chec
 		}
 		return err
 	}
-	if _, err := place.Push(ctx, objects{more, contents}, out); err != nil {
-		return err
+	res, err := place.Push(ctx, objects{more, contents}, out)
+	if err == nil {
+		t.noteSent(cp, res.Status)
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.sent[cp.ID], t.days[day(cp.CreatedAt)] = true, true
-	t.behind = slices.DeleteFunc(t.behind, func(c store.Checkpoint) bool { return c.ID == cp.ID })
-	return nil
+	return err
 }
 
 // objects are those of a checkpoint: in the content store, and of snapshots that are not there.

@@ -111,6 +111,15 @@ func (t *target) note(s remote.Status) {
 	}
 }
 
+// noteSent notes that a checkpoint was sent, and what the ledger says since.
+func (t *target) noteSent(cp store.Checkpoint, s remote.Status) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.status, t.sent[cp.ID], t.days[day(cp.CreatedAt)] = s, true, true
+	t.behind = slices.DeleteFunc(t.behind, func(c store.Checkpoint) bool { return c.ID == cp.ID })
+	t.sending, t.work, t.problem = "", snap.Work{}, nil
+}
+
 func day(at time.Time) string { return at.UTC().Format(time.DateOnly) }
 
 // begin marks a checkpoint as being sent.
