@@ -69,8 +69,8 @@ deps:
 # linker takes the code of a sync.Map from, for the whole program; and then races are reported that are none.
 # make lint vets.
 RACE := -race -gcflags=modernc.org/sqlite/lib=-race=false -gcflags=github.com/zeebo/blake3/...=-race=false
-# Without paths in what is compiled, a new clone finds in Go's cache what another one left there.
-TEST_FLAGS := -trimpath -count=1 -vet=off -p $(shell nproc) -parallel $(shell nproc) -timeout 60m $(TAGS) -skip '^Test(Long|Soak)'
+# Without paths in what is compiled, a new clone finds in Go's cache what another one left there; without what debuggers read, linking takes less.
+TEST_FLAGS := -trimpath -ldflags '-s -w' -count=1 -vet=off -p $(shell nproc) -parallel $(shell nproc) -timeout 60m $(TAGS) -skip '^Test(Long|Soak)'
 
 # What takes longest begins first: else the last package runs alone.
 LONGEST := ./daemon ./snap/disk ./snap/postgres/physical ./snap/postgres/logical ./snap/files ./snap/mysql ./snap/redis ./snap/sqlite ./engine ./systemd
