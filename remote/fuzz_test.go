@@ -14,7 +14,7 @@ func FuzzParsers(f *testing.F) {
 	p.add(snap.Hash{1}, []byte("blob"), nil, false)
 	p.add(snap.Hash{2}, []byte("node"), []snap.Hash{{1}}, true)
 	f.Add(p.index)
-	f.Add(p.data[4:])
+	f.Add(p.data.Bytes()[4:])
 	f.Add([]byte(magic + NewName() + " " + proof(NewKey(), "x", "y", nil) + "\nsealed"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		k := Pack{Index: data}

@@ -1,6 +1,7 @@
 package remote
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/binary"
 
@@ -22,29 +23,55 @@ type Pack struct {
 	Index []byte `json:"index"`
 }
 
-// packing is a pack that is being filled.
+// packing is a pack that is being filled. Its zero value is empty.
 type packing struct {
-	data  []byte
+	data  *bytes.Buffer
 	index []byte
 	refs  []byte // of its nodes, as noted.Refs
 }
 
+// size returns the bytes of the data.
+func (p *packing) size() int {
+	if p.data == nil {
+		return 0
+	}
+	return p.data.Len()
+}
+
 // add adds an object. The data of a node follow its refs: their number, as a varint, and the hashes.
 func (p *packing) add(h snap.Hash, data []byte, refs []snap.Hash, node bool) {
-	at := len(p.data)
+	if p.data == nil {
+		p.data = takeBuffer()
+	}
+	at := p.data.Len()
 	if node {
-		p.data = binary.AppendUvarint(p.data, uint64(len(refs)))
+		p.data.Write(binary.AppendUvarint(p.data.AvailableBuffer(), uint64(len(refs))))
 		for _, r := range refs {
-			p.data = append(p.data, r[:]...)
+			p.data.Write(r[:])
 		}
 		p.refs = appendRefs(p.refs, refs)
 	}
-	p.data = append(p.data, data...)
-	n := uint64(len(p.data)-at) << 1
+	p.data.Write(data)
+	n := uint64(p.data.Len()-at) << 1
 	if node {
 		n |= 1
 	}
 	p.index = binary.AppendUvarint(append(p.index, h[:]...), n)
+}
+
+// takeAll adds what another pack has, which is empty afterwards.
+func (p *packing) takeAll(q *packing) {
+	if q.data == nil {
+		return
+	}
+	if p.data == nil {
+		p.data = takeBuffer()
+	}
+	p.data.Write(q.data.Bytes())
+	p.index = append(p.index, q.index...)
+	p.refs = append(p.refs, q.refs...)
+	giveBuffer(q.data)
+	*q = packing{}
 }
 
 // object is where an object is in a pack.

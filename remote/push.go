@@ -1,6 +1,7 @@
 package remote
 
 import (
+	"bytes"
 	"context"
 	"errors"
 
@@ -149,13 +150,13 @@ func (s *sender) take(h snap.Hash, data []byte, refs []snap.Hash, node bool) err
 	s.res.Objects++
 	if !node {
 		s.blobs.add(h, data, nil, false)
-		if len(s.blobs.data) < packBytes {
+		if s.blobs.size() < packBytes {
 			return nil
 		}
 		return s.send(&s.blobs)
 	}
 	s.nodes.add(h, data, refs, true)
-	if len(s.nodes.data) < packBytes {
+	if s.nodes.size() < packBytes {
 		return nil
 	}
 	if err := s.send(&s.blobs); err != nil {
@@ -166,11 +167,8 @@ func (s *sender) take(h snap.Hash, data []byte, refs []snap.Hash, node bool) err
 
 // end sends what is left, and waits until all is sent and noted.
 func (s *sender) end() error {
-	if len(s.blobs.data)+len(s.nodes.data) <= packBytes {
-		s.blobs.data = append(s.blobs.data, s.nodes.data...)
-		s.blobs.index = append(s.blobs.index, s.nodes.index...)
-		s.blobs.refs = append(s.blobs.refs, s.nodes.refs...)
-		s.nodes = packing{}
+	if s.blobs.size()+s.nodes.size() <= packBytes {
+		s.blobs.takeAll(&s.nodes)
 	}
 	for _, p := range []*packing{&s.blobs, &s.nodes} {
 		if err := s.send(p); err != nil {
@@ -213,17 +211,23 @@ func (s *sender) send(p *packing) error {
 }
 
 // put seals a pack's data and stores them.
-func (s *sender) put(p *Pack, data []byte) error {
-	sealed, err := seal(data, s.p.cfg.Recipients)
+func (s *sender) put(p *Pack, data *bytes.Buffer) error {
+	sealed := takeBuffer()
+	err := sealInto(sealed, data.Bytes(), s.p.cfg.Recipients)
 	<-s.sealing
+	giveBuffer(data)
 	if err != nil {
 		return err
 	}
-	p.Sum, p.Size = sum(sealed), int64(len(sealed))
+	p.Sum, p.Size = sum(sealed.Bytes()), int64(sealed.Len())
 	if err := s.p.cfg.Failpoint.At("push: pack"); err != nil {
 		return err
 	}
-	return s.p.cfg.Bucket.PutNew(s.ctx, packName(s.p.cfg.Name, p.Name), sealed)
+	err = s.p.cfg.Bucket.PutNew(s.ctx, packName(s.p.cfg.Name, p.Name), sealed.Bytes())
+	if err == nil { // else a request may still be read from it
+		giveBuffer(sealed)
+	}
+	return err
 }
 
 // land waits for the oldest pack on its way, and notes it.

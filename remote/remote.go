@@ -55,6 +55,7 @@ import (
 // Bucket is an object store. *s3store.Store is one.
 type Bucket interface {
 	// PutNew stores an object that does not exist yet; the error is of kind errs.Conflict if it does, with other content.
+	// After success, data is the caller's again.
 	PutNew(ctx context.Context, name string, data []byte) error
 	// Get returns the content of an object; the error is of kind errs.NotFound if there is none.
 	Get(ctx context.Context, name string) ([]byte, error)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"strings"
+	"sync"
 
 	"filippo.io/age"
 	"github.com/klauspost/compress/zstd"
@@ -35,20 +36,47 @@ func ParseRecipients(texts []string) (list []age.Recipient, err error) {
 
 var (
 	encoder, _ = zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedDefault))
+	fast, _    = zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest))
 	decoder, _ = zstd.NewReader(nil, zstd.WithDecoderMaxMemory(maxPlain))
 )
 
+// buffers are those of packs, before and after sealing. They are used again, since memory that is new to the process has to be cleared.
+var buffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
+
+func takeBuffer() *bytes.Buffer { return buffers.Get().(*bytes.Buffer) }
+
+// giveBuffer takes back a buffer whose bytes nobody uses any more.
+func giveBuffer(b *bytes.Buffer) {
+	b.Reset()
+	buffers.Put(b)
+}
+
 // seal compresses p and encrypts it for the recipients.
 func seal(p []byte, to []age.Recipient) ([]byte, error) {
-	var out bytes.Buffer
-	w, err := age.Encrypt(&out, to...)
+	out := new(bytes.Buffer)
+	err := sealInto(out, p, to)
+	return out.Bytes(), err
+}
+
+// sealInto appends to out what seal returns.
+func sealInto(out *bytes.Buffer, p []byte, to []age.Recipient) error {
+	packed := takeBuffer()
+	defer giveBuffer(packed)
+	z := encoder
+	if len(p) >= packBytes { // of many, so that time counts more than a tenth of their size
+		z = fast
+	}
+	packed.Grow(z.MaxEncodedSize(len(p)))
+	frame := z.EncodeAll(p, packed.AvailableBuffer())
+	out.Grow(len(frame) + len(frame)>>10 + 4<<10) // with a tag of 16 bytes for each 64 KiB, and the header
+	w, err := age.Encrypt(out, to...)
 	if err == nil {
-		_, err = w.Write(encoder.EncodeAll(p, nil))
+		_, err = w.Write(frame)
 	}
 	if err == nil {
 		err = w.Close()
 	}
-	return out.Bytes(), errs.Wrap(errs.Internal, "seal", err)
+	return errs.Wrap(errs.Internal, "seal", err)
 }
 
 // open decrypts what seal returned. All of it is checked before any of it is returned.

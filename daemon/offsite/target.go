@@ -118,6 +118,7 @@ func (t *target) noteSent(cp store.Checkpoint, s remote.Status) {
 	t.status, t.sent[cp.ID], t.days[day(cp.CreatedAt)] = s, true, true
 	t.behind = slices.DeleteFunc(t.behind, func(c store.Checkpoint) bool { return c.ID == cp.ID })
 	t.sending, t.work, t.problem = "", snap.Work{}, nil
+	t.tellWaiters()
 }
 
 func day(at time.Time) string { return at.UTC().Format(time.DateOnly) }
@@ -156,6 +157,11 @@ func (t *target) finish(err error, now time.Time, pause time.Duration) {
 		t.next = now.Add(min(pause<<min(t.failures, 20), maxPause))
 		t.failures++
 	}
+	t.tellWaiters()
+}
+
+// tellWaiters wakes those who wait for a checkpoint to be sent. t.mu is locked.
+func (t *target) tellWaiters() {
 	close(t.changed)
 	t.changed = make(chan struct{})
 }
@@ -197,7 +203,7 @@ func (t *target) hurry() int {
 	return t.tries
 }
 
-// since returns how tries went after so many: whether one ended, what is closed when the next one ends, and the error of the last.
+// since returns how tries went after so many: whether one ended, what is closed when the next one ends or a checkpoint is sent, and the error of the last.
 func (t *target) since(tries int) (ended bool, changed <-chan struct{}, problem error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
