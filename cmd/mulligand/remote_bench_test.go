@@ -29,7 +29,8 @@ import (
 // BENCH_BIN is a folder with the programs restic and kopia, or one of them, where they are not to be built.
 func BenchmarkRemotes(b *testing.B) {
 	b.Run("files", benchSent)
-	b.Run("host lost", benchHostLost)
+	b.Run("host lost, PostgreSQL by its files", func(b *testing.B) { benchHostLost(b, true) })
+	b.Run("host lost, PostgreSQL by dump", func(b *testing.B) { benchHostLost(b, false) })
 }
 
 // counted is a server behind a proxy that counts what goes through it.
@@ -319,11 +320,11 @@ func benchDir(b *testing.B) string {
 }
 
 // benchHostLost makes an app again from a bucket, on a host with empty servers: files, PostgreSQL and Redis; beside restic, pg_restore and a copy of Redis's file.
-func benchHostLost(b *testing.B) {
+func benchHostLost(b *testing.B, cluster bool) {
 	n, mb := 20_000, setting("BENCH_MB", 1000)
 	server := newCounted(b, s3test.StartIn(b, benchDir(b)))
 	key, to := recipient(b)
-	first := newDatabases(b)
+	first := newDatabases(b, cluster)
 	first.pg.Psql(b, "postgres", `CREATE DATABASE shop OWNER shopper`)
 	first.pg.Psql(b, "shop", fmt.Sprintf(`SET ROLE shopper; CREATE TABLE items (id int PRIMARY KEY, body text);
 		INSERT INTO items SELECT i, md5(i::text) || md5((i+1)::text) || md5((i+2)::text) || repeat('words of an item ', 6) FROM generate_series(1, %d) i; CREATE INDEX ON items (md5(body))`, mb*1000000/310))
@@ -362,7 +363,7 @@ func benchHostLost(b *testing.B) {
 	first.end()
 
 	for range b.N {
-		second := newDatabases(b)
+		second := newDatabases(b, cluster)
 		there := newDaemon(b)
 		there.start()
 		app := &testApp{d: there, ws: filepath.Join(there.dir, "shop"), addr: a.addr}
@@ -384,7 +385,7 @@ func benchHostLost(b *testing.B) {
 		endApp(b, a.addr)
 		second.end()
 
-		third := newDatabases(b)
+		third := newDatabases(b, false)
 		back := benchDir(b)
 		third.down()
 		theirs := server.of(func() {
@@ -408,7 +409,8 @@ func benchHostLost(b *testing.B) {
 		}
 		endApp(b, a.addr)
 		third.end()
-		compare(b, fmt.Sprintf("host lost: %d files, PostgreSQL of %s MB, Redis; to the app's answer", n, size), ours, map[string]cost{"by hand": theirs}, 3)
+		how := map[bool]string{true: "its files", false: "dump"}[cluster]
+		compare(b, fmt.Sprintf("host lost: %d files, PostgreSQL of %s MB by %s, Redis; to the app's answer", n, size, how), ours, map[string]cost{"by hand": theirs}, 3)
 	}
 }
 
@@ -416,19 +418,28 @@ func benchHostLost(b *testing.B) {
 type databases struct {
 	b    *testing.B
 	pg   *pgtest.Cluster
+	own  bool   // the cluster is in the daemon's care
 	dir  string // of Redis
 	port string
 	cmd  *exec.Cmd // of Redis
 	rows string
 }
 
-func newDatabases(b *testing.B) *databases {
+func newDatabases(b *testing.B, own bool) *databases {
 	b.Helper()
 	dir := benchDir(b)
 	shell(b, dir, `mkdir pg redis && chown postgres pg`)
-	d := &databases{b: b, dir: dir + "/redis", port: fmt.Sprint(testkit.Port(b))}
-	d.pg = pgtest.New(b, pgtest.Options{Dir: dir + "/pg", Settings: map[string]string{"shared_buffers": "256MB", "max_wal_size": "4GB", "fsync": "on", "synchronous_commit": "on", "full_page_writes": "on"}})
-	d.pg.Start(b)
+	d := &databases{b: b, own: own, dir: dir + "/redis", port: fmt.Sprint(testkit.Port(b))}
+	settings := map[string]string{"shared_buffers": "256MB", "max_wal_size": "4GB", "fsync": "on", "synchronous_commit": "on", "full_page_writes": "on"}
+	if own {
+		settings["wal_level"], settings["archive_mode"] = "replica", "on"
+	}
+	d.pg = pgtest.New(b, pgtest.Options{Dir: dir + "/pg", Settings: settings})
+	if own {
+		ownServer(b, d.pg)
+	} else {
+		d.pg.Start(b)
+	}
 	d.pg.Psql(b, "postgres", `CREATE ROLE shopper LOGIN CREATEDB PASSWORD 'hunter2'`)
 	d.up()
 	b.Cleanup(d.down)
@@ -436,8 +447,12 @@ func newDatabases(b *testing.B) *databases {
 }
 
 func (d *databases) specs() []string {
+	main := fmt.Sprintf("main=postgres:host=127.0.0.1 port=%d user=shopper password=hunter2 dbname=shop sslmode=disable", d.pg.Port)
+	if d.own {
+		main = "main=" + d.pg.DSN("shop") + "#mode=physical&data_dir=" + d.pg.DataDir
+	}
 	return []string{
-		fmt.Sprintf("main=postgres:host=127.0.0.1 port=%d user=shopper password=hunter2 dbname=shop sslmode=disable", d.pg.Port),
+		main,
 		"cache=redis://127.0.0.1:" + d.port,
 	}
 }
@@ -469,7 +484,11 @@ func (d *databases) down() {
 
 func (d *databases) end() {
 	d.b.Helper()
-	d.pg.Stop(d.b)
+	if d.own {
+		_ = d.pg.Command("pg_ctl", "stop", "-s", "-m", "immediate", "-D", d.pg.DataDir).Run() // it may be down
+	} else {
+		d.pg.Stop(d.b)
+	}
 	d.down()
 }
 
