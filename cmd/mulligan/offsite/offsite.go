@@ -160,21 +160,30 @@ func newShow(h Host) *cobra.Command {
 		Example: "  mulligan remote show backup",
 		Args:    h.args(0, 1),
 		RunE: h.about(func(ctx context.Context, client *ipc.Client, app string, args []string) error {
-			list, err := client.Remotes(ctx, app)
+			r, err := remoteOf(ctx, client, app, args, "remote show")
 			if err != nil {
 				return err
 			}
-			for _, r := range list.Remotes {
-				if len(args) == 1 && r.Name == args[0] || len(args) == 0 && len(list.Remotes) == 1 {
-					return show(h.Out, r)
-				}
-			}
-			if len(args) == 0 && len(list.Remotes) > 0 {
-				return errs.New(errs.Invalid, "remote show", "the app has %d remotes", len(list.Remotes)).WithHint("name one: `mulligan remote list`")
-			}
-			return errs.New(errs.NotFound, "remote show", "the app has no such remote").WithHint("`mulligan remote list` shows its remotes, and `mulligan remote add` adds one")
+			return show(h.Out, r)
 		}),
 	}
+}
+
+// remoteOf returns the remote of the app that args name, or its only one. op is what asks, for the error.
+func remoteOf(ctx context.Context, client *ipc.Client, app string, args []string, op string) (ipc.Remote, error) {
+	list, err := client.Remotes(ctx, app)
+	if err != nil {
+		return ipc.Remote{}, err
+	}
+	if len(args) == 0 && len(list.Remotes) > 1 {
+		return ipc.Remote{}, errs.New(errs.Invalid, op, "the app has %d remotes", len(list.Remotes)).WithHint("name one: `mulligan remote list`")
+	}
+	for _, r := range list.Remotes {
+		if len(args) == 0 || r.Name == args[0] {
+			return r, nil
+		}
+	}
+	return ipc.Remote{}, errs.New(errs.NotFound, op, "the app has no such remote").WithHint("`mulligan remote list` shows its remotes, and `mulligan remote add` adds one")
 }
 
 // show prints a remote.

@@ -7,7 +7,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"mulligan/cmd/mulligan/output"
-	"mulligan/errs"
 	"mulligan/ipc"
 )
 
@@ -36,11 +35,11 @@ func newPruneRemote(h Host) *cobra.Command {
 		Example: "  mulligan app set remote.keep_last=100 remote.daily_days=90\n  mulligan remote prune backup --dry-run",
 		Args:    h.args(0, 1),
 		RunE: h.about(func(ctx context.Context, client *ipc.Client, app string, args []string) error {
-			name, err := only(ctx, client, app, args, "remote prune")
+			r, err := remoteOf(ctx, client, app, args, "remote prune")
 			if err != nil {
 				return err
 			}
-			res, err := client.PruneRemote(ctx, app, name, dry)
+			res, err := client.PruneRemote(ctx, app, r.Name, dry)
 			if err != nil {
 				return err
 			}
@@ -49,23 +48,6 @@ func newPruneRemote(h Host) *cobra.Command {
 	}
 	cmd.Flags().BoolVar(&dry, "dry-run", false, "remove nothing, list what would be removed and what that frees")
 	return cmd
-}
-
-// only returns the remote that args name, or the app's only one.
-func only(ctx context.Context, client *ipc.Client, app string, args []string, op string) (string, error) {
-	if len(args) == 1 {
-		return args[0], nil
-	}
-	list, err := client.Remotes(ctx, app)
-	switch {
-	case err != nil:
-		return "", err
-	case len(list.Remotes) == 1:
-		return list.Remotes[0].Name, nil
-	case len(list.Remotes) == 0:
-		return "", errs.New(errs.NotFound, op, "the app has no remote").WithHint("`mulligan remote add` adds one")
-	}
-	return "", errs.New(errs.Invalid, op, "the app has %d remotes", len(list.Remotes)).WithHint("name one: `mulligan remote list`")
 }
 
 // printPruned prints what a prune removed.
