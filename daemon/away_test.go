@@ -94,9 +94,7 @@ func awayMariaDB(t *testing.T) *awayServer {
 		if !made {
 			testkit.MariaDB(t, data)
 		}
-		s.stop, s.pid = process(t, func() bool {
-			return exec.Command("mariadb-admin", "--no-defaults", "--socket="+socket, "--user=root", "ping").Run() == nil
-		}, "mariadbd", "--no-defaults", "--datadir="+data, "--socket="+socket, "--skip-networking", "--user=root", "--innodb-buffer-pool-size=32M")
+		s.stop, s.pid = process(t, testkit.MariaDBAnswers(socket), "mariadbd", testkit.MariaDBServer(data, socket, "--skip-networking")...)
 		if !made {
 			sql(t, "CREATE DATABASE shop; CREATE TABLE shop.words (word varchar(9))")
 			made = true

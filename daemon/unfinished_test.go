@@ -244,8 +244,7 @@ func mariaDB(t *testing.T) (data, socket string, sql func(text string) string) {
 	dir := worldDir(t)
 	data, socket = filepath.Join(dir, "data"), filepath.Join(dir, "s")
 	testkit.MariaDB(t, data)
-	cmd := exec.Command("mariadbd", "--no-defaults", "--user=root", "--datadir="+data, "--socket="+socket, "--skip-networking",
-		"--pid-file="+dir+"/pid", "--tmpdir="+dir, "--innodb-buffer-pool-size=32M", "--innodb-log-file-size=8M")
+	cmd := exec.Command("mariadbd", testkit.MariaDBServer(data, socket, "--skip-networking", "--pid-file="+dir+"/pid", "--innodb-log-file-size=8M")...)
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}

@@ -90,3 +90,17 @@ func MariaDB(t testing.TB, data string) {
 	must(t, err)
 	must(t, CopyTree(filepath.Join(kept, "data"), data))
 }
+
+// MariaDBServer returns the arguments of the mariadbd that serves the folder data at socket. Its temporary files are beside data: a server
+// that starts removes those which others have in its folder for them.
+func MariaDBServer(data, socket string, more ...string) []string {
+	return append([]string{"--no-defaults", "--datadir=" + data, "--tmpdir=" + filepath.Dir(data), "--socket=" + socket, "--user=root",
+		"--innodb-buffer-pool-size=32M"}, more...)
+}
+
+// MariaDBAnswers returns a function that reports whether a server answers at socket.
+func MariaDBAnswers(socket string) func() bool {
+	return func() bool {
+		return exec.Command("mariadb-admin", "--no-defaults", "--socket="+socket, "--user=root", "ping").Run() == nil
+	}
+}

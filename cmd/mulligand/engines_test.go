@@ -47,9 +47,7 @@ func testMariaDB(t *testing.T) {
 	sql := func(db, text string) string {
 		return output(t, text, "mariadb", "--no-defaults", "--socket="+socket, "--user=root", "--batch", "--skip-column-names", db)
 	}
-	engine(t, func() bool {
-		return exec.Command("mariadb-admin", "--no-defaults", "--socket="+socket, "--user=root", "ping").Run() == nil
-	}, "mariadbd", "--no-defaults", "--datadir="+data, "--socket="+socket, "--skip-networking", "--user=root", "--innodb-flush-log-at-trx-commit=0", "--innodb-buffer-pool-size=32M")
+	engine(t, testkit.MariaDBAnswers(socket), "mariadbd", testkit.MariaDBServer(data, socket, "--skip-networking", "--innodb-flush-log-at-trx-commit=0")...)
 	sql("mysql", `CREATE DATABASE shop; CREATE USER shopper@localhost IDENTIFIED BY 'hunter2'; GRANT ALL ON *.* TO shopper@localhost`)
 	sql("shop", `CREATE TABLE items (id int AUTO_INCREMENT PRIMARY KEY, name varchar(99) NOT NULL, price int DEFAULT 1);
 		CREATE TABLE orders (id int AUTO_INCREMENT PRIMARY KEY, item int, FOREIGN KEY (item) REFERENCES items (id) ON DELETE CASCADE);

@@ -172,9 +172,7 @@ func startMariaDB(t *testing.T, dir string, bySocket bool) (dsn string, client [
 	}
 	socket := filepath.Join(sockets, "my.sock")
 	testkit.MariaDB(t, data)
-	engine(t, func() bool {
-		return exec.Command("mariadb-admin", "--no-defaults", "--socket="+socket, "--user=root", "ping").Run() == nil
-	}, "mariadbd", "--no-defaults", "--datadir="+data, "--socket="+socket, "--bind-address=127.0.0.1", "--port="+port, "--user=root", "--innodb-flush-log-at-trx-commit=0", "--innodb-buffer-pool-size=32M", "--character-set-server=utf8mb4")
+	engine(t, testkit.MariaDBAnswers(socket), "mariadbd", testkit.MariaDBServer(data, socket, "--bind-address=127.0.0.1", "--port="+port, "--innodb-flush-log-at-trx-commit=0", "--character-set-server=utf8mb4")...)
 	output(t, `CREATE DATABASE shop; CREATE USER shopper@'%' IDENTIFIED BY 'hunter2'; GRANT ALL ON *.* TO shopper@'%'; CREATE USER clerk@localhost; GRANT ALL ON shop.* TO clerk@localhost;
 		USE shop;
 		CREATE TABLE items (id int AUTO_INCREMENT PRIMARY KEY, name text, price int); CREATE TABLE orders (id int AUTO_INCREMENT PRIMARY KEY, item int, KEY (item));

@@ -49,9 +49,7 @@ func newMachine(t *testing.T, env []string, whole bool) *machine {
 	dir := testkit.TempDir(t)
 	m.socket = filepath.Join(dir, "s")
 	testkit.MariaDB(t, filepath.Join(dir, "data"))
-	m.serve(func() bool {
-		return exec.Command("mariadb-admin", "--no-defaults", "--socket="+m.socket, "--user=root", "ping").Run() == nil
-	}, "mariadbd", "--no-defaults", "--datadir="+filepath.Join(dir, "data"), "--socket="+m.socket, "--skip-networking", "--user=root", "--innodb-flush-log-at-trx-commit=0", "--innodb-buffer-pool-size=32M")
+	m.serve(testkit.MariaDBAnswers(m.socket), "mariadbd", testkit.MariaDBServer(filepath.Join(dir, "data"), m.socket, "--skip-networking", "--innodb-flush-log-at-trx-commit=0")...)
 	m.sql("mysql", `CREATE USER shopper@localhost IDENTIFIED BY 'hunter2'; GRANT ALL ON *.* TO shopper@localhost`)
 	_, port, err := net.SplitHostPort(freeAddr(t))
 	if err != nil {

@@ -370,10 +370,8 @@ func mariaVictim(t *testing.T) *victim {
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	socket, data := filepath.Join(dir, "s"), filepath.Join(dir, "data")
 	testkit.MariaDB(t, data)
-	s := &server{t: t, command: []string{"mariadbd", "--no-defaults", "--datadir=" + data, "--socket=" + socket, "--skip-networking", "--user=root", "--innodb-buffer-pool-size=32M"},
-		ready: func() bool {
-			return exec.Command("mariadb-admin", "--no-defaults", "--socket="+socket, "--user=root", "ping").Run() == nil
-		}}
+	s := &server{t: t, command: append([]string{"mariadbd"}, testkit.MariaDBServer(data, socket, "--skip-networking")...),
+		ready: testkit.MariaDBAnswers(socket)}
 	t.Cleanup(s.stop)
 	s.start()
 	v := newVictim(t, startDaemon(t))
