@@ -76,21 +76,17 @@ const limit = 3 * time.Minute
 
 func start(t testing.TB) (*Cluster, error) {
 	t.Helper()
-	root, err := testkit.CacheDir()
-	if err != nil {
-		return nil, err
-	}
-	if err := os.MkdirAll(root, 0o755); err != nil {
-		return nil, err
-	}
-	lock, err := os.OpenFile(filepath.Join(root, "ceph.lock"), os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		return nil, err
-	}
-	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
-		return nil, errors.Join(err, lock.Close())
-	}
 	const prefix = "/tmp/mct-" // short: sockets live below it
+	lock, err := os.OpenFile("/tmp/mct.lock", os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		t.Log("waits until the Ceph of other tests of this machine has ended")
+		if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
+			return nil, errors.Join(err, lock.Close())
+		}
+	}
 	left, _ := filepath.Glob(prefix + "*")
 	for _, dir := range left { // of a killed process: who has the lock is alone
 		if err := os.RemoveAll(dir); err != nil {
