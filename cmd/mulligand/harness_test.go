@@ -128,7 +128,13 @@ func (s *syncBuffer) String() string {
 // newDaemon prepares a daemon that is not started yet.
 func newDaemon(t testing.TB) *daemonProcess {
 	t.Helper()
-	dir, err := os.MkdirTemp("/tmp", "mg")
+	return newDaemonIn(t, "/tmp")
+}
+
+// newDaemonIn is newDaemon whose folder is in another one, whose path is short enough for sockets below it.
+func newDaemonIn(t testing.TB, parent string) *daemonProcess {
+	t.Helper()
+	dir, err := os.MkdirTemp(parent, "mg")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -26,12 +26,16 @@ import (
 
 // BenchmarkRemotes measures remotes beside restic and kopia, which send to the same server one after the other, and prints for each row whether the goal
 // is met. BENCH_FILES, BENCH_KB and BENCH_MB are the sizes: files of the app, kilobytes of each, and megabytes of the PostgreSQL database that a lost host had.
+// All of it is on one XFS, in a file: an ext4 without a journal takes the longer to make a file, the more have just been removed.
 // BENCH_BIN is a folder with the programs restic and kopia, or one of them, where they are not to be built.
 func BenchmarkRemotes(b *testing.B) {
 	b.Run("files", benchSent)
 	b.Run("host lost, PostgreSQL by its files", func(b *testing.B) { benchHostLost(b, true) })
 	b.Run("host lost, PostgreSQL by dump", func(b *testing.B) { benchHostLost(b, false) })
 }
+
+// benchDisk is the size of the benchmarks' disk in megabytes. What is not used of it takes no place.
+const benchDisk = 40_000
 
 // counted is a server behind a proxy that counts what goes through it.
 type counted struct {
@@ -229,10 +233,11 @@ func recipient(b *testing.B) (key, recipient string) {
 // benchSent sends an app of files, and then ten changed ones.
 func benchSent(b *testing.B) {
 	n, kb := setting("BENCH_FILES", 100_000), setting("BENCH_KB", 16)
-	server := newCounted(b, s3test.StartIn(b, benchDir(b)))
-	d := newDaemon(b)
+	disk := reflinks(b, benchDisk)
+	server := newCounted(b, s3test.StartIn(b, benchDir(b, disk)))
+	d := newDaemonIn(b, disk)
 	d.start()
-	ws := filepath.Join(benchDir(b), "ws")
+	ws := filepath.Join(benchDir(b, disk), "ws")
 	path := func(i int) string { return fmt.Sprintf("%s/src/%d/f%d", ws, i/100, i) }
 	for i := range n {
 		if i%100 == 0 {
@@ -305,10 +310,10 @@ func mean(c cost, n int64) cost {
 	return cost{c.time / time.Duration(n), c.cpu / time.Duration(n), c.requests / n, c.sent / n}
 }
 
-// benchDir is a folder on a disk.
-func benchDir(b *testing.B) string {
+// benchDir makes a folder on a disk.
+func benchDir(b *testing.B, disk string) string {
 	b.Helper()
-	dir, err := os.MkdirTemp("/var/tmp", "remotes")
+	dir, err := os.MkdirTemp(disk, "remotes")
 	if err == nil {
 		err = os.Chmod(dir, 0o755)
 	}
@@ -322,16 +327,17 @@ func benchDir(b *testing.B) string {
 // benchHostLost makes an app again from a bucket, on a host with empty servers: files, PostgreSQL and Redis; beside restic, pg_restore and a copy of Redis's file.
 func benchHostLost(b *testing.B, cluster bool) {
 	n, mb := 20_000, setting("BENCH_MB", 1000)
-	server := newCounted(b, s3test.StartIn(b, benchDir(b)))
+	disk := reflinks(b, benchDisk)
+	server := newCounted(b, s3test.StartIn(b, benchDir(b, disk)))
 	key, to := recipient(b)
-	first := newDatabases(b, cluster)
+	first := newDatabases(b, disk, cluster)
 	first.pg.Psql(b, "postgres", `CREATE DATABASE shop OWNER shopper`)
 	first.pg.Psql(b, "shop", fmt.Sprintf(`SET ROLE shopper; CREATE TABLE items (id int PRIMARY KEY, body text);
 		INSERT INTO items SELECT i, md5(i::text) || md5((i+1)::text) || md5((i+2)::text) || repeat('words of an item ', 6) FROM generate_series(1, %d) i; CREATE INDEX ON items (md5(body))`, mb*1000000/310))
 	first.pg.Psql(b, "shop", `VACUUM ANALYZE items; CHECKPOINT`)
 	size := strings.TrimSpace(first.pg.Psql(b, "shop", `SELECT pg_database_size('shop') / 1000000`))
 	first.cli("EVAL \"for i=1,20000 do redis.call('SET', 'key-'..i, string.rep('v', 100)..i) end\" 0\nSAVE\n")
-	d := newDaemon(b)
+	d := newDaemonIn(b, disk)
 	d.start()
 	a := newApp(b, d, n)
 	set := []string{"app", "set", "--app", "shop"}
@@ -345,7 +351,7 @@ func benchHostLost(b *testing.B, cluster bool) {
 
 	restic := rivals(b, server.url)[0]
 	restic.begin()
-	dump := filepath.Join(benchDir(b), "dump")
+	dump := filepath.Join(benchDir(b, disk), "dump")
 	if err := os.Mkdir(dump, 0o777); err != nil {
 		b.Fatal(err)
 	}
@@ -363,8 +369,8 @@ func benchHostLost(b *testing.B, cluster bool) {
 	first.end()
 
 	for range b.N {
-		second := newDatabases(b, cluster)
-		there := newDaemon(b)
+		second := newDatabases(b, disk, cluster)
+		there := newDaemonIn(b, disk)
 		there.start()
 		app := &testApp{d: there, ws: filepath.Join(there.dir, "shop"), addr: a.addr}
 		clone := []string{"clone", "s3://" + s3test.Bucket + "/apps", app.ws, "--identity", key}
@@ -385,8 +391,8 @@ func benchHostLost(b *testing.B, cluster bool) {
 		endApp(b, a.addr)
 		second.end()
 
-		third := newDatabases(b, false)
-		back := benchDir(b)
+		third := newDatabases(b, disk, false)
+		back := benchDir(b, disk)
 		third.down()
 		theirs := server.of(func() {
 			restic.run("restore", "latest", "--target", back, "--quiet")
@@ -425,9 +431,9 @@ type databases struct {
 	rows string
 }
 
-func newDatabases(b *testing.B, own bool) *databases {
+func newDatabases(b *testing.B, disk string, own bool) *databases {
 	b.Helper()
-	dir := benchDir(b)
+	dir := benchDir(b, disk)
 	shell(b, dir, `mkdir pg redis && chown postgres pg`)
 	d := &databases{b: b, own: own, dir: dir + "/redis", port: fmt.Sprint(testkit.Port(b))}
 	settings := map[string]string{"shared_buffers": "256MB", "max_wal_size": "4GB", "fsync": "on", "synchronous_commit": "on", "full_page_writes": "on"}
