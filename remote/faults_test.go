@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -202,6 +203,13 @@ func testCheckAndMend(t *testing.T, s servers) {
 		must(t, err)
 		if strings.Contains(path, "/log/") && len(hist.Problems) == 0 {
 			t.Errorf("nobody tells of %s", path)
+		}
+		var listed []string // each once, though it was sent twice
+		for _, c := range hist.Checkpoints {
+			listed = append(listed, c.ID)
+		}
+		if !slices.Equal(listed, ids) {
+			t.Errorf("the log has the checkpoints %v", listed)
 		}
 		for _, id := range ids {
 			must(t, h.fetch(hist, id))
