@@ -133,6 +133,8 @@ ms bind msgr2 = false
 public addr = 127.0.0.1
 public network = 127.0.0.0/8
 cluster network = 127.0.0.0/8
+# An OSD that stands still for longer than 0.8 times this lets nobody read any more, also after it goes on: none other is there to renew its lease.
+osd heartbeat grace = 3600
 [client]
 admin socket =
 log file = /dev/null
