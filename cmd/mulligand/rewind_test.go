@@ -33,7 +33,12 @@ func newScreen(t testing.TB, dir string, width, height int, command string, env 
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("tmux: %v: %s", err, out)
 	}
-	t.Cleanup(func() { s.tmux("kill-server") })
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("the screen is\n%s", s.tmux("capture-pane", "-p"))
+		}
+		s.tmux("kill-server")
+	})
 	return s
 }
 

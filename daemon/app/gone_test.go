@@ -20,7 +20,7 @@ func TestGoneAppIsNotWaitedFor(t *testing.T) {
 	s.Put(a)
 	a.activity, a.released = "being registered", make(chan struct{})
 	waited := make(chan error, 1)
-	go func() { waited <- a.hold(t.Context(), "see what is kept", ipc.Caller{}, true, time.Now()) }()
+	go func() { waited <- a.hold(t.Context(), "see what is kept", ipc.Caller{}, Brief, time.Now()) }()
 	s.Unregister(a)
 	a.Release()
 	select {

@@ -35,24 +35,42 @@ func (s *Set) Open(ctx context.Context, a *App) error {
 	return err
 }
 
+// Way is how an operation has an app.
+type Way struct {
+	waits   bool // for others that have the app, instead of failing with errs.Busy
+	awaited bool // others wait for it, instead of failing
+}
+
+// The ways.
+var (
+	Alone = Way{}
+	Brief = Way{waits: true, awaited: true} // the daemon's own short work
+	Look  = Way{awaited: true}              // it changes nothing: what somebody decides upon it must not fail while it ends
+)
+
 // Acquire makes the caller the only one who may change the app, until it calls release. It
 // recovers first what an interrupted operation left. If another operation has the app, the
 // error is errs.Busy.
 func (s *Set) Acquire(ctx context.Context, a *App, what string, who ipc.Caller) (release func(), err error) {
-	return s.take(ctx, a, what, who, false)
+	return s.take(ctx, a, what, who, Alone)
+}
+
+// AcquireToLook is Acquire for an operation that changes nothing.
+func (s *Set) AcquireToLook(ctx context.Context, a *App, what string, who ipc.Caller) (release func(), err error) {
+	return s.take(ctx, a, what, who, Look)
 }
 
 // AcquireBrief is Acquire for the daemon's own short work: it waits for other operations, and
 // they wait for it, instead of failing with errs.Busy.
 func (s *Set) AcquireBrief(ctx context.Context, a *App, what string) (release func(), err error) {
-	return s.take(ctx, a, what, accounts.Self(), true)
+	return s.take(ctx, a, what, accounts.Self(), Brief)
 }
 
-func (s *Set) take(ctx context.Context, a *App, what string, who ipc.Caller, brief bool) (release func(), err error) {
+func (s *Set) take(ctx context.Context, a *App, what string, who ipc.Caller, way Way) (release func(), err error) {
 	if err := a.NoteOwner(s.CheckOwner(a.Rec())); err != nil {
 		return nil, errs.Wrap(errs.Denied, what, err)
 	}
-	release, err = s.Hold(ctx, a, what, who, brief)
+	release, err = s.Hold(ctx, a, what, who, way)
 	if err != nil {
 		return nil, err
 	}
@@ -74,7 +92,7 @@ func (a *App) NoteOwner(err error) error {
 
 // Hold is Acquire without recovery and without a check of the owner, for an app that no operation
 // can work on.
-func (s *Set) Hold(ctx context.Context, a *App, what string, who ipc.Caller, brief bool) (release func(), err error) {
+func (s *Set) Hold(ctx context.Context, a *App, what string, who ipc.Caller, way Way) (release func(), err error) {
 	s.mu.Lock()
 	if s.closed {
 		s.mu.Unlock()
@@ -82,7 +100,7 @@ func (s *Set) Hold(ctx context.Context, a *App, what string, who ipc.Caller, bri
 	}
 	s.ops.Add(1)
 	s.mu.Unlock()
-	if err := a.hold(ctx, what, who, brief, s.opt.Now()); err != nil {
+	if err := a.hold(ctx, what, who, way, s.opt.Now()); err != nil {
 		s.ops.Done()
 		return nil, err
 	}
@@ -96,7 +114,7 @@ func (s *Set) Hold(ctx context.Context, a *App, what string, who ipc.Caller, bri
 
 // hold waits until the app is free and takes it. If other operations are not to be waited for, it
 // returns errs.Busy and names the one that has the app.
-func (a *App) hold(ctx context.Context, what string, who ipc.Caller, brief bool, now time.Time) error {
+func (a *App) hold(ctx context.Context, what string, who ipc.Caller, way Way, now time.Time) error {
 	for {
 		a.mu.Lock()
 		if a.gone {
@@ -105,11 +123,11 @@ func (a *App) hold(ctx context.Context, what string, who ipc.Caller, brief bool,
 		}
 		if a.activity == "" {
 			a.activity = fmt.Sprintf("%s by %s since %s", what, accounts.Actor(who), now.UTC().Format(time.RFC3339))
-			a.brief, a.released = brief, make(chan struct{})
+			a.way, a.released = way, make(chan struct{})
 			a.mu.Unlock()
 			return nil
 		}
-		activity, wait, released := a.activity, a.brief || brief, a.released
+		activity, wait, released := a.activity, a.way.awaited || way.waits, a.released
 		a.mu.Unlock()
 		if !wait {
 			return errs.New(errs.Busy, what, "%s is busy: %s", a.Rec().Slug, activity).WithHint("wait for it to end and try again")
@@ -126,6 +144,6 @@ func (a *App) Release() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.activity, a.Sizes = "", Sizes{}
-	a.unfinished.unchecked = a.unfinished.unchecked || !a.brief && a.mayLeave()
+	a.unfinished.unchecked = a.unfinished.unchecked || !a.way.awaited && a.mayLeave()
 	close(a.released)
 }

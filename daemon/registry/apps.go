@@ -295,7 +295,7 @@ func (svc *Service) RemoveApp(ctx context.Context, who ipc.Caller, ref string, p
 	}
 	release, err := svc.apps.Acquire(ctx, a, op, who)
 	if err != nil && a.NoteOwner(svc.owners.CheckOwner(a.Rec())) != nil && (!purge || a.Rec().Domain == "") {
-		release, err = svc.apps.Hold(ctx, a, op, who, false) // this needs no owner of the workspace
+		release, err = svc.apps.Hold(ctx, a, op, who, app.Alone) // this needs no owner of the workspace
 	}
 	if err != nil {
 		return err

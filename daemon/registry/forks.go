@@ -143,7 +143,7 @@ func (svc *Service) RemoveFork(ctx context.Context, who ipc.Caller, a *app.App) 
 	}
 	release, err := svc.apps.Acquire(ctx, a, op, who)
 	if err != nil && errs.KindOf(err) != errs.Busy {
-		release, err = svc.apps.Hold(ctx, a, op, who, false) // its folder may be missing
+		release, err = svc.apps.Hold(ctx, a, op, who, app.Alone) // its folder may be missing
 	}
 	if err != nil {
 		return err

@@ -26,7 +26,7 @@ func (svc *Service) reown(ctx context.Context, who ipc.Caller, a *app.App, name 
 	if name, err = accounts.AccountName(acc.UID); err != nil {
 		return err
 	}
-	release, err := svc.apps.Hold(ctx, a, "change app", who, false)
+	release, err := svc.apps.Hold(ctx, a, "change app", who, app.Alone)
 	if err != nil {
 		return err
 	}

@@ -59,7 +59,11 @@ func (d *Service) Rollback(ctx context.Context, who ipc.Caller, ref string, id i
 		return ipc.RollbackResult{}, errs.Wrap(errs.Failed, op, err)
 	}
 	turns.TrackerOf(a).CatchUp(ctx)
-	release, err := d.apps.Acquire(ctx, a, op, who)
+	acquire := d.apps.Acquire
+	if req.DryRun {
+		acquire = d.apps.AcquireToLook
+	}
+	release, err := acquire(ctx, a, op, who)
 	if err != nil {
 		return ipc.RollbackResult{}, err
 	}

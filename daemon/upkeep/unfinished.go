@@ -61,7 +61,7 @@ func (svc *Service) finishLater(ctx context.Context, a *app.App, wait time.Durat
 
 // finishNow makes one try to finish what is unfinished.
 func (svc *Service) finishNow(ctx context.Context, a *app.App) error {
-	release, err := svc.apps.Hold(ctx, a, "finish what is unfinished", accounts.Self(), true)
+	release, err := svc.apps.Hold(ctx, a, "finish what is unfinished", accounts.Self(), app.Brief)
 	if err != nil {
 		return err
 	}
