@@ -15,7 +15,8 @@ import (
 // otherPostgres returns the /usr of a Debian whose PostgreSQL has another major version than the host's.
 func otherPostgres(t *testing.T) (usr, major string) {
 	t.Helper()
-	for major, release := range map[string]string{"15": "bookworm", "17": "trixie"} {
+	for _, r := range [][2]string{{"17", "trixie"}, {"15", "bookworm"}} {
+		major, release := r[0], r[1]
 		if _, err := os.Stat("/usr/lib/postgresql/" + major); err == nil {
 			continue
 		}

@@ -36,10 +36,9 @@ type History struct {
 	Key []byte
 
 	at      map[snap.Hash][]location
-	last    int64            // number of the last entry
-	removed map[string]bool  // packs
-	dropped map[int64]bool   // entries whose checkpoints are no more
-	newest  map[string]int64 // the last entry of each checkpoint: it replaces those before
+	last    int64           // number of the last entry
+	removed map[string]bool // packs
+	dropped map[int64]bool  // entries whose checkpoints are no more
 }
 
 // Logged is a checkpoint in the log.
@@ -86,7 +85,7 @@ func (r Reader) Read(ctx context.Context) (*History, error) {
 	if i := slices.IndexFunc(problems, func(err error) bool { return errs.KindOf(err) == errs.Denied }); i >= 0 && !slices.ContainsFunc(entries, func(e *entry) bool { return e != nil }) {
 		return nil, errs.Wrap(errs.Denied, op, problems[i])
 	}
-	h := &History{reader: r, at: map[snap.Hash][]location{}, removed: map[string]bool{}, dropped: map[int64]bool{}, newest: map[string]int64{}}
+	h := &History{reader: r, at: map[snap.Hash][]location{}, removed: map[string]bool{}, dropped: map[int64]bool{}}
 	next := int64(1)
 	var prev []byte // hash of the entry before; nil: it is missing
 	for i, o := range list {
@@ -135,9 +134,13 @@ func (h *History) Newer(ctx context.Context) (*History, error) {
 	return h.reader.Read(ctx)
 }
 
-// drop drops what the log says is no more, and checkpoints that were sent again later.
+// drop drops what the log says is no more. Of a checkpoint that was sent more than once, the last entry counts.
 func (h *History) drop() {
-	h.Checkpoints = slices.DeleteFunc(h.Checkpoints, func(c Logged) bool { return h.dropped[c.Seq] || h.newest[c.ID] != c.Seq })
+	last := map[string]int64{} // the number of each checkpoint's last entry
+	for _, c := range h.Checkpoints {
+		last[c.ID] = c.Seq
+	}
+	h.Checkpoints = slices.DeleteFunc(h.Checkpoints, func(c Logged) bool { return h.dropped[c.Seq] || last[c.ID] != c.Seq })
 	if len(h.removed) == 0 {
 		return
 	}
@@ -202,7 +205,6 @@ func (h *History) add(n int64, e *entry) {
 		}
 	}
 	if e.Checkpoint != nil {
-		h.newest[e.Checkpoint.ID] = n
 		h.Checkpoints = append(h.Checkpoints, Logged{*e.Checkpoint, n, e.Host, e.At})
 	}
 }

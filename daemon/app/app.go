@@ -33,7 +33,7 @@ type App struct {
 	recoveries []string      // one sentence for each interrupted operation that was finished or undone
 	gone       bool          // the app is no longer registered
 	activity   string        // the operation that has acquired the app, and its caller; "" if there is none
-	way        Way           // how that operation has the app
+	way        Way           // whether that operation and others wait for each other
 	released   chan struct{} // closed when the app is released
 	Follower   Follower      // nil: its files are not followed
 	recovered  bool          // Recover succeeded, and nothing requested it again

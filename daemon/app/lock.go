@@ -35,27 +35,30 @@ func (s *Set) Open(ctx context.Context, a *App) error {
 	return err
 }
 
-// Way is how an operation has an app.
+// Way says which of two operations on the same app waits for the other one. Where none waits, the second one fails with errs.Busy.
 type Way struct {
-	waits   bool // for others that have the app, instead of failing with errs.Busy
-	awaited bool // others wait for it, instead of failing
+	waits   bool // the operation waits for the one that has the app
+	awaited bool // other operations wait for this one
 }
 
-// The ways.
+// The ways of operations.
 var (
+	// Alone is for operations that change the app.
 	Alone = Way{}
-	Brief = Way{waits: true, awaited: true} // the daemon's own short work
-	Look  = Way{awaited: true}              // it changes nothing: what somebody decides upon it must not fail while it ends
+	// Brief is for the daemon's own short work.
+	Brief = Way{waits: true, awaited: true}
+	// Look is for dry runs. People decide by what a dry run lists, and their decision must not be refused because another dry run goes on.
+	Look = Way{awaited: true}
 )
 
 // Acquire makes the caller the only one who may change the app, until it calls release. It
-// recovers first what an interrupted operation left. If another operation has the app, the
-// error is errs.Busy.
+// recovers first what an interrupted operation left. It blocks while a dry run or short work of the
+// daemon has the app; if another operation has it, the error is errs.Busy.
 func (s *Set) Acquire(ctx context.Context, a *App, what string, who ipc.Caller) (release func(), err error) {
 	return s.take(ctx, a, what, who, Alone)
 }
 
-// AcquireToLook is Acquire for an operation that changes nothing.
+// AcquireToLook is Acquire for a dry run: operations that come meanwhile wait for its end.
 func (s *Set) AcquireToLook(ctx context.Context, a *App, what string, who ipc.Caller) (release func(), err error) {
 	return s.take(ctx, a, what, who, Look)
 }
@@ -144,6 +147,6 @@ func (a *App) Release() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.activity, a.Sizes = "", Sizes{}
-	a.unfinished.unchecked = a.unfinished.unchecked || !a.way.awaited && a.mayLeave()
+	a.unfinished.unchecked = a.unfinished.unchecked || !a.way.waits && a.mayLeave()
 	close(a.released)
 }
