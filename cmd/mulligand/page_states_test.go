@@ -188,8 +188,23 @@ func testPageOfThousands(t *testing.T) {
 	// Something new changes neither how much is shown nor where the focus is.
 	d.must("create", "--app", "shop", "--notes", "another", "--quiesce", "none")
 	b.see(".cp .note", "another")
-	b.until("400 rows, and the focus where it was", `document.querySelectorAll(".cp").length === 400 && document.activeElement.closest(".cp").textContent.includes("note 2801")`)
+	b.until("400 rows, and the focus where it was", `document.querySelectorAll(".cp").length === 400 && document.activeElement.closest(".cp")?.textContent.includes("note 2801")`)
 	b.until("rows that have not changed to stay", `[...document.querySelectorAll(".cp")].filter((row) => row.kept).length >= 198`)
+
+	// Neither does a daemon that did not answer for a while, after which the page is drawn anew.
+	lost := func() {
+		b.do(chromedp.Evaluate(`document.querySelector(".app-head").old = true; 0`, nil))
+		if err := d.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+			t.Fatal(err)
+		}
+		b.see("#lost:popover-open", "The daemon does not answer.")
+		if err := d.cmd.Process.Signal(syscall.SIGCONT); err != nil {
+			t.Fatal(err)
+		}
+		b.until("the page to be drawn anew", `document.querySelector(".app-head") && !document.querySelector(".app-head").old`)
+	}
+	lost()
+	b.until("400 rows after that, and the focus where it was", `document.querySelectorAll(".cp").length === 400 && document.activeElement.closest(".cp")?.textContent.includes("note 2801")`)
 
 	// A search finds what is not loaded yet.
 	b.do(input.DispatchKeyEvent(input.KeyRawDown).WithKey("/").WithWindowsVirtualKeyCode(191), // as a keyboard does: the page then takes no character for it
@@ -200,6 +215,8 @@ func testPageOfThousands(t *testing.T) {
 	b.see(".tools [role=status]", "159 found among 3,001 checkpoints.")
 	b.until("a row for each", `document.querySelectorAll(".cp").length === 159 && [...document.querySelectorAll(".cp .note")].every((e) => /^note .*17/.test(e.textContent))`)
 	b.looksRight("found")
+	lost()
+	b.until("the search to go on where it was", `document.activeElement.id === "search" && document.activeElement.value === "note 17" && document.querySelectorAll(".cp").length === 159`)
 	search := func(words string) {
 		b.do(chromedp.Evaluate(`document.querySelector("#search").select(); 0`, nil), input.InsertText(words))
 	}

@@ -52,6 +52,11 @@ export function dialog(title, build) {
 // covered tells whether a dialog or a menu is open: what lies below should not change now.
 export const covered = () => open.length > 0 || document.querySelector("[role=menu]") !== null;
 
+// uncovered waits until nothing is open.
+export async function uncovered() {
+  while (covered()) await new Promise((done) => { setTimeout(done, 500); });
+}
+
 // closeAll closes what is open, for another view.
 export function closeAll() {
   while (open.length) open.at(-1)();

@@ -3,11 +3,11 @@
 
 import { api } from "./api.js";
 import { h, fill, name, shown, bytes, count, moment, say, trouble, underWay } from "./dom.js";
-import { menu, covered, closeAll } from "./layers.js";
+import { menu, uncovered, closeAll } from "./layers.js";
 import { listen } from "./keys.js";
 import { mention } from "./names.js";
 import { watch } from "./link.js";
-import { timeline } from "./timeline.js";
+import { timeline, notice } from "./timeline.js";
 import { storage } from "./storage.js";
 import { audit } from "./audit.js";
 import { cover } from "./cover.js";
@@ -17,18 +17,30 @@ const main = document.getElementById("main");
 
 let apps = [];
 let leave = new AbortController(); // ends what the view that is left still does
+let kept = {}; // what stays of the view when it is drawn anew
 
 function where() {
   const [kind, slug, view] = location.hash.replace(/^#\/?/, "").split("/").map(decodeURIComponent);
   return { kind, slug, view: view in views ? view : "timeline" };
 }
 
+let waits = false; // for what is open above to close
+
+// show draws what the address says; moved tells that it has become another. What is open above stays: it is waited for.
 async function show(moved) {
+  if (!moved) {
+    if (waits) return;
+    waits = true;
+    await uncovered();
+    waits = false;
+  }
   leave.abort();
   leave = new AbortController();
   const { signal } = leave;
+  if (moved) kept = {};
   try {
     const [list, status] = await Promise.all([api.apps(), api.status()]);
+    if (!moved) await uncovered();
     if (signal.aborted) return;
     apps = list;
     frame(status);
@@ -97,7 +109,6 @@ async function appView({ slug, view }, signal) {
   const a = await api.app(slug);
   if (signal.aborted) return;
   document.title = `${a.slug} · mulligan`;
-  const body = h("div", { class: "view" });
   const line = h("p", { class: "quiet" });
   let told;
   const tell = (now) => {
@@ -107,17 +118,19 @@ async function appView({ slug, view }, signal) {
   };
   tell(a);
   follow(a, tell, signal);
-  fill(main,
+  if (kept.app !== a.slug || kept.view !== view) kept = { app: a.slug, view, head: h("div", {}), body: h("div", { class: "view" }) };
+  await views[view][1](a, kept.body, signal, () => show(), kept);
+  if (signal.aborted) return;
+  fill(kept.head,
     h("header", { class: "app-head" },
       h("div", {},
         h("h1", {}, name(a.slug, "")),
         line)),
-    h("div", { id: "live", role: "status" }),
+    h("div", { id: "live", role: "status" }, view === "timeline" && a.busy ? notice(underWay(a.busy)) : null),
     (a.problems ?? []).map((p) => h("p", { class: "notice warn" }, shown(p))),
     h("nav", { class: "tabs", "aria-label": "Views of the app" }, Object.entries(views).map(([key, [label]]) =>
-      h("a", { href: `#/app/${encodeURIComponent(a.slug)}/${key}`, "aria-current": key === view ? "page" : null }, label))),
-    body);
-  await views[view][1](a, body, signal, () => show());
+      h("a", { href: `#/app/${encodeURIComponent(a.slug)}/${key}`, "aria-current": key === view ? "page" : null }, label))));
+  if (!kept.body.isConnected) fill(main, kept.head, kept.body);
 }
 
 // follow keeps what is told of the app's state true. The end of an operation that the view began with draws the view anew.
@@ -126,7 +139,7 @@ function follow(a, tell, signal) {
     if (document.hidden) return;
     const now = await api.app(a.slug).catch(() => null); // the link says so when the daemon is gone
     if (!now || signal.aborted) return;
-    if (a.busy && !now.busy && !covered()) show();
+    if (a.busy && !now.busy) show();
     else tell(now);
   }, 2000);
   signal.addEventListener("abort", () => clearInterval(timer));
@@ -160,8 +173,6 @@ function health(s) {
 
 window.addEventListener("hashchange", () => { closeAll(); show(true); });
 listen();
-// again draws the page anew, once nothing lies above it.
-const again = () => (covered() ? setTimeout(again, 500) : show());
-window.addEventListener("api-unreachable", watch(again));
+window.addEventListener("api-unreachable", watch(() => show()));
 api.session().catch(() => {}); // its key is needed when the daemon is gone; show says what is wrong
 show();

@@ -2,8 +2,8 @@
 // that says what made it and when, with one main action and a menu.
 
 import { api } from "./api.js";
-import { h, fill, name, shown, bytes, count, time, day, say, trouble, underWay } from "./dom.js";
-import { dialog, menu, covered } from "./layers.js";
+import { h, fill, name, shown, bytes, count, time, day, say, trouble } from "./dom.js";
+import { dialog, menu, uncovered } from "./layers.js";
 import { rollbackDialog, meaning } from "./rollback.js";
 import { changesDialog } from "./changes.js";
 import { learn, label, titled } from "./names.js";
@@ -19,20 +19,18 @@ const kinds = {
 };
 const words = { manual: "manual", agent: "before a turn", deploy: "deploy", "pre-rollback": "safety" };
 
-export async function timeline(app, body, signal, reload) {
+// timeline draws into body. If the view is drawn anew, body and kept are those of before: what is searched for, how much is shown, and the
+// rows stay.
+export async function timeline(app, body, signal, reload, kept) {
   // list are the newest checkpoints as far as they are loaded, of which those that have all words are found; count of these are wanted,
   // and drawn are there.
-  const view = { app, body, signal, reload, filter: "", words: [], list: [], end: false, total: 0, count: PAGE, drawn: 0, seeking: 0,
+  const view = kept.timeline ??= { filter: "", words: [], list: [], end: false, total: 0, count: PAGE, drawn: 0, seeking: 0, loading: 0,
     turns: new Map(), forks: [], forward: null, rows: new Map(), parts: {} };
+  Object.assign(view, { app, body, signal, reload });
   await load(view);
-  // Several events come together: one look is enough for them. What is open above stays as it is until it closes.
+  // Several events come together: one look is enough for them.
   let soon;
-  const look = () => {
-    if (signal.aborted) return;
-    if (covered()) soon = setTimeout(look, 500);
-    else load(view).catch(() => {}); // the link says so when the daemon is gone
-  };
-  if (app.busy) live(underWay(app.busy));
+  const look = () => signal.aborted || load(view).catch(() => {}); // the link says so when the daemon is gone
   api.follow(app.slug, (kind, data) => {
     if (kind === "stage") return live(data.status === "running" ? `Rollback under way: ${meaning[data.stage]}…` : null);
     if (kind !== "open") live("");
@@ -41,23 +39,30 @@ export async function timeline(app, body, signal, reload) {
   }, signal);
 }
 
-// live says above the timeline what is being done to the app; null leaves what it says.
+// notice says above the timeline what is being done to the app.
+export const notice = (text) => text && h("p", { class: "notice live" }, h("span", { class: "spinner", "aria-hidden": "true" }), text);
+
+// live shows a notice, or takes it away if the text is empty; null leaves what is there.
 function live(text) {
   const el = document.getElementById("live");
-  if (el && text !== null) fill(el, text && h("p", { class: "notice live" }, h("span", { class: "spinner", "aria-hidden": "true" }), text));
+  if (el && text !== null) fill(el, notice(text));
 }
 
 // refresh shows the newest state, also when the view was drawn anew meanwhile.
 const refresh = (view) => (view.signal.aborted ? view.reload() : load(view));
 
+// load gets the newest state and draws it. What is open above the view stays as it is until it closes.
 async function load(view) {
   const { app, signal } = view;
+  const mine = ++view.loading;
+  await uncovered();
   view.seeking++; // what is looked for goes on with the new list
   const limit = Math.max(view.count, view.words.length ? view.list.length : 0); // what was asked for stays
   const [page, turns, forks, safety] = await Promise.all([
     api.checkpoints(app.slug, { limit, trigger: view.filter }), api.turns(app.slug, 500), api.forks(app.slug),
     api.checkpoints(app.slug, { trigger: "pre-rollback", limit: 1 })]);
-  if (signal.aborted) return;
+  await uncovered();
+  if (signal.aborted || mine !== view.loading) return; // a later one draws
   view.list = page.checkpoints ?? [];
   learn(view.list);
   view.end = view.list.length < limit;
@@ -73,7 +78,7 @@ async function load(view) {
 function draw(view) {
   const focused = document.activeElement?.dataset?.key;
   const first = !view.list.length && !view.filter && !view.words.length;
-  if (!view.parts.list?.isConnected) {
+  if (!view.parts.list) {
     const part = () => h("div", {});
     view.parts = { tools: tools(view), now: part(), apart: part(), list: part(), end: part() };
     fill(view.body, Object.values(view.parts));
@@ -86,7 +91,7 @@ function draw(view) {
   view.drawn = 0;
   append(view);
   finish(view, false);
-  if (focused) view.body.querySelector(`[data-key="${CSS.escape(focused)}"]`)?.focus();
+  if (focused) view.body.querySelector(`[data-key="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
 }
 
 // found gives the places in the list of what has all words in its title, notes or id.
@@ -194,7 +199,7 @@ function choose(view, value) {
 // tools are the choice of kinds, and the search.
 function tools(view) {
   const option = (value, label) => h("label", {},
-    h("input", { type: "radio", name: "filter", value, checked: view.filter === value, onchange: () => choose(view, value) }), h("span", {}, label));
+    h("input", { type: "radio", name: "filter", value, "data-key": `filter-${value}`, checked: view.filter === value, onchange: () => choose(view, value) }), h("span", {}, label));
   let soon;
   const search = (e) => {
     const words = e.currentTarget.value.toLowerCase().split(/\s+/).filter(Boolean);
@@ -204,7 +209,7 @@ function tools(view) {
   return h("div", { class: "tools" },
     h("fieldset", { class: "filters" }, h("legend", { class: "hidden" }, "Show"),
       option("", "All"), Object.entries(kinds).map(([k, [, label]]) => option(k, label))),
-    h("input", { type: "search", id: "search", placeholder: "Find…", "aria-label": "Find by words of the title or notes, or by the id", autocomplete: "off", spellcheck: "false", oninput: search }),
+    h("input", { type: "search", id: "search", "data-key": "search", placeholder: "Find…", "aria-label": "Find by words of the title or notes, or by the id", autocomplete: "off", spellcheck: "false", oninput: search }),
     h("p", { class: "quiet small", role: "status" }));
 }
 
@@ -232,10 +237,9 @@ async function older(view, button) {
 
 // entry shows one checkpoint. newer is the one that came after it, if any.
 function entry(view, cp, newer) {
-  const { app } = view;
   const [sign, , meant] = kinds[cp.trigger] ?? ["●", "", ""];
   const turn = view.turns.get(cp.checkpoint_id);
-  const changes = () => changesDialog(app, cp, newer?.checkpoint_id ?? "now");
+  const changes = () => changesDialog(view.app, cp, newer?.checkpoint_id ?? "now");
   const row = h("li", { class: `cp ${cp.trigger}${cp.pinned ? " kept" : ""}`, id: cp.checkpoint_id, onchanges: changes },
     h("span", { class: "node", "aria-hidden": "true" }, sign),
     h("article", { class: "entry" },
@@ -246,8 +250,8 @@ function entry(view, cp, newer) {
             turn && [label(cp) ? [" · ", name(author(turn), "")] : "", turnChanges(turn)]),
           turn && databases(turn)),
         h("div", { class: "acts" },
-          h("button", { type: "button", class: "main-action", "data-key": `back-${cp.checkpoint_id}`, "aria-label": `Roll back to ${label(cp) || cp.checkpoint_id}`, onclick: () => rollbackDialog(app, cp, view.reload) }, "Roll back…"),
-          menu({ label: `More of ${label(cp) || cp.checkpoint_id}`, key: `more-${cp.checkpoint_id}`, about: () => facts(app, cp, turn), items: () => [
+          h("button", { type: "button", class: "main-action", "data-key": `back-${cp.checkpoint_id}`, "aria-label": `Roll back to ${label(cp) || cp.checkpoint_id}`, onclick: () => rollbackDialog(view.app, cp, view.reload) }, "Roll back…"),
+          menu({ label: `More of ${label(cp) || cp.checkpoint_id}`, key: `more-${cp.checkpoint_id}`, about: () => facts(view.app, cp, turn), items: () => [
             { text: "What changed", act: changes },
             { text: "Fork…", act: () => forkDialog(view, cp) },
             { text: cp.pinned ? "Unpin" : "Pin", act: () => pin(view, cp, row) },
