@@ -127,7 +127,10 @@ lint:
 # The files driver beside a shadow git repository, and every benchmark. BENCH_FILES=1000 is quick.
 bench:
 	go run $(TAGS) ./snap/files/filesbench
-	go test $(TAGS) -run '^$$' -bench . -benchmem ./...
+	go test $(TAGS) -run '^$$' -bench . -skip '^BenchmarkContainers$$' -benchmem ./...
+	for engine in docker podman; do \
+	  MULLIGAN_TEST_NETWORK=own go test $(TAGS) -run '^$$' -bench "^BenchmarkContainers$$/^$$engine$$" -exec 'unshare --net' ./daemon || exit 1; \
+	done
 
 # Every fuzz test for a short while, from what it was given and what earlier runs found. Of what is found, a few small inputs
 # go to the package's testdata/fuzz, for everybody: make test runs all that is there.

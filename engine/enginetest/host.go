@@ -5,6 +5,10 @@
 // Files are the host's, so the engine's socket and the folders of volumes can be reached by their paths. Ports are not: what
 // connects to a container's port must run inside, by [Host.Command].
 //
+// With MULLIGAN_TEST_NETWORK=own, the engine is in the network namespace of the test's process, which must be a new one, as "unshare --net"
+// makes it. The test then reaches the containers by their addresses, as a daemon does on the host of root's engine. There is one
+// engine in each such namespace.
+//
 // An instance ends with its test. When the test's process is killed the kernel ends the instance, and the next Boot removes what
 // is left of it.
 package enginetest
@@ -15,6 +19,7 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -261,7 +266,14 @@ func create(kind Kind) (h *Host, err error) {
 
 // spawn starts the instance's PID 1.
 func (h *Host) spawn() error {
-	if err := h.box.Spawn(setup, unix.CLONE_NEWNET); err != nil {
+	var flags uintptr = unix.CLONE_NEWNET
+	if os.Getenv("MULLIGAN_TEST_NETWORK") == "own" {
+		if all, err := net.Interfaces(); err != nil || len(all) != 1 {
+			return fmt.Errorf("MULLIGAN_TEST_NETWORK=own is for a new network namespace, which has one interface; this one has %d: %v", len(all), err)
+		}
+		flags = 0
+	}
+	if err := h.box.Spawn(setup, flags); err != nil {
 		return err
 	}
 	tick := time.NewTicker(5 * time.Millisecond)
