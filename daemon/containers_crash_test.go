@@ -1,6 +1,7 @@
 package daemon_test
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -156,6 +157,35 @@ func (c *containerRound) killedWithEngine(t *testing.T) {
 	}
 }
 
+// abandonedWithoutEngine kills the engine after a rollback has stopped the containers, which then cannot be started again, and ends the daemon before
+// the engine is back. The next daemon starts them.
+func (c *containerRound) abandonedWithoutEngine(t *testing.T) {
+	c.prepareContainers(t, "rollback")
+	opt, killed := c.options(), false
+	opt.Failpoint = func(step string) error {
+		if step != "plan switching" {
+			return nil
+		}
+		killed = true
+		c.h.KillEngine(t)
+		return errors.New("the test kills the engine here")
+	}
+	d := c.openAs(t, opt)
+	_, err := d.Rollback(t.Context(), root, "shop", c.first, ipc.RollbackRequest{}, nil)
+	if !killed || err == nil {
+		t.Errorf("the engine was killed: %v, and the rollback says: %v", killed, err)
+	}
+	c.close(t, d)
+	c.h.StartEngine(t)
+	d = c.open(t)
+	defer c.close(t, d)
+	testkit.Eventually(t, "the containers run again", func() bool { return c.containers(t) == c.was })
+	testkit.Eventually(t, "nothing is unfinished", func() bool { return len(d.Status(root).Problems) == 0 })
+	if word := c.says(t); word != c.before {
+		t.Errorf("the app is in state %q, before it was %q", word, c.before)
+	}
+}
+
 // stopped rolls back an app that somebody has stopped. It stays down, and its containers keep their restart policies.
 func (c *containerRound) stopped(t *testing.T) {
 	c.prepareContainers(t, "rollback")
@@ -185,6 +215,7 @@ func testContainersKilled(t *testing.T) {
 		t.Run(string(kind), func(t *testing.T) {
 			c := newContainerRound(t, kind)
 			t.Run("engine down meanwhile", c.killedWithEngine)
+			t.Run("engine down at the end", c.abandonedWithoutEngine)
 			t.Run("stopped before", c.stopped)
 			for _, do := range []string{"rollback", "create-live", "create"} {
 				t.Run(do, func(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"mulligan/daemon/layer"
 	"mulligan/daemon/store"
 	"mulligan/errs"
+	"mulligan/ipc"
 	"mulligan/systemd"
 )
 
@@ -169,8 +170,26 @@ func (s *Set) StartAgain(ctx context.Context, a *App, running bool) error {
 	if err != nil && ctx.Err() == nil {
 		err = s.start(ctx, start)
 	}
+	if errs.KindOf(err) != errs.Unavailable { // the error is the app's own, and trying again would not help
+		return err
+	}
 	a.retryStart(err)
-	return err
+	owed := store.Operation{ID: owedStart(a), AppID: a.Rec().ID, Kind: KindStart, Plan: []byte("{}")}
+	return errs.Also(err, s.store.PutOperation(context.WithoutCancel(ctx), owed, s.opt.Now()))
+}
+
+// KindStart is the kind of an operation that has to start the app, because the operation before could not: what starts it was unavailable. Its plan
+// is empty.
+const KindStart = "start"
+
+func owedStart(a *App) ipc.OperationID { return ipc.OperationID("start-" + a.Rec().ID) }
+
+// StartOwed starts the app as an operation of [KindStart] has to, and ends the operation.
+func (s *Set) StartOwed(ctx context.Context, a *App) error {
+	if err := s.StartUnit(ctx, a); err != nil {
+		return err
+	}
+	return s.store.EndOperation(ctx, owedStart(a))
 }
 
 // StartUnit starts the app.

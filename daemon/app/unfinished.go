@@ -15,7 +15,7 @@ type unfinished struct {
 	trying      bool          // that goroutine has acquired the app
 	poke        chan struct{} // wakes the retry goroutine at once
 	down        bool          // the supervised command has not been started yet
-	owed        bool          // an operation could not start the app, because systemd or libvirt was unavailable
+	owed        bool          // an operation could not start the app, because systemd, libvirt or the container engine was unavailable
 	unchecked   bool          // the drivers were not asked for leftovers since the last operation
 	untracked   bool          // the tracker was not started, because the files layer is held up
 	left        []string      // the leftovers, and the error of the last start, one phrase each
@@ -94,13 +94,14 @@ func (a *App) RequestRecovery(why error) {
 	}
 }
 
-// retryStart has the retry goroutine start the app and open its drivers anew, if err is
-// errs.Unavailable. Other errors are the app's own, and trying again would not help.
+// retryStart has the retry goroutine start the app and open its drivers anew. err is why the app could not be started.
 func (a *App) retryStart(err error) {
-	if errs.KindOf(err) != errs.Unavailable {
-		return
-	}
 	a.RequestRecovery(err)
+	a.OweStart()
+}
+
+// OweStart has the retry goroutine start the app.
+func (a *App) OweStart() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.unfinished.owed = true

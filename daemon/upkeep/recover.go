@@ -43,6 +43,10 @@ func (svc *Service) sweepAndRecover(ctx context.Context, a *app.App) error {
 		return err
 	}
 	for _, op := range left {
+		if op.Kind == app.KindStart { // rise starts it: an app that cannot be started yet can be captured and rolled back
+			a.OweStart()
+			continue
+		}
 		word, err := svc.recoverOperation(ctx, a, op)
 		if a.IsNewError(err) { // the same error may come back for hours
 			svc.events.WriteAudit(ctx, a.Rec(), accounts.Self(), "recover", string(op.ID), "", err, map[string]string{"outcome": word})

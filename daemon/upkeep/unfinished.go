@@ -120,7 +120,7 @@ func (svc *Service) rise(ctx context.Context, a *app.App) error {
 		err = svc.apps.StartCommand(ctx, a, true)
 	}
 	if owed && a.Unit() != nil {
-		err = errs.Also(err, svc.apps.StartUnit(ctx, a))
+		err = errs.Also(err, svc.apps.StartOwed(ctx, a))
 	}
 	if lags || turns.TrackerOf(a) == nil {
 		svc.turns.StartTracker(ctx, a)
