@@ -173,7 +173,8 @@ func (s *Set) StartAgain(ctx context.Context, a *App, running bool) error {
 	if errs.KindOf(err) != errs.Unavailable { // the error is the app's own, and trying again would not help
 		return err
 	}
-	a.retryStart(err)
+	a.RequestRecovery(err)
+	a.OweStart()
 	owed := store.Operation{ID: owedStart(a), AppID: a.Rec().ID, Kind: KindStart, Plan: []byte("{}")}
 	return errs.Also(err, s.store.PutOperation(context.WithoutCancel(ctx), owed, s.opt.Now()))
 }

@@ -94,13 +94,7 @@ func (a *App) RequestRecovery(why error) {
 	}
 }
 
-// retryStart has the retry goroutine start the app and open its drivers anew. err is why the app could not be started.
-func (a *App) retryStart(err error) {
-	a.RequestRecovery(err)
-	a.OweStart()
-}
-
-// OweStart has the retry goroutine start the app.
+// OweStart has the retry goroutine start the app, as an operation of [KindStart] has to.
 func (a *App) OweStart() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
