@@ -398,51 +398,6 @@ func (s *stage) remove(name string) {
 	must(s.t, err)
 }
 
-// TestFreeze pauses the containers that use a volume, and no others, and lets them go on: also in another process.
-func TestFreeze(t *testing.T) {
-	onEach(t, func(t *testing.T, s *stage) {
-		ctx := t.Context()
-		p := s.shop()
-		s.run(spec{name: "other", command: wait, volume: "shop_rows"})
-		own, strangers, err := p.Users(ctx, "shop_rows")
-		if err != nil || fmt.Sprint(own, strangers) != "[shop-db-1 shop-web-1] [other]" {
-			t.Errorf("%v, %v, %v", own, strangers, err)
-		}
-		_, err = s.api.ContainerPause(ctx, "shop-web-1", client.ContainerPauseOptions{}) // by somebody else
-		must(t, err)
-		paused := func(want string) {
-			t.Helper()
-			var names []string
-			for _, name := range []string{"shop-db-1", "shop-web-1", "other"} {
-				if s.inspect(name).State.Paused {
-					names = append(names, name)
-				}
-			}
-			if strings.Join(names, " ") != want {
-				t.Errorf("paused: %v, want %s", names, want)
-			}
-		}
-		thaw, err := p.Freeze(ctx, "shop_rows")
-		must(t, err)
-		paused("shop-db-1 shop-web-1")
-		must(t, thaw())
-		paused("shop-web-1")
-
-		_, err = p.Freeze(ctx, "shop_rows") // by a process that dies now
-		must(t, err)
-		members, err := s.e.Members(ctx, "compose:shop")
-		must(t, err)
-		next := s.e.Project(engine.ProjectConfig{Unit: "compose:shop", Members: members, StateDir: stateOf(p)})
-		must(t, next.Thaw(ctx))
-		paused("shop-web-1")
-		must(t, next.Stop(ctx)) // a paused container too
-		s.runs()
-	})
-}
-
-// stateOf returns the state folder that a project was given.
-func stateOf(p *engine.Project) string { return engine.StateDir(p) }
-
 // TestVolumes refuses volumes whose files are not in a folder of the engine's.
 func TestVolumes(t *testing.T) {
 	onEach(t, func(t *testing.T, s *stage) {

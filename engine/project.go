@@ -29,6 +29,8 @@ type Project struct {
 	mu  sync.Mutex // held while containers are paused, unpaused, stopped or started
 	ran []string   // what the next Stop takes for running; guarded by mu
 
+	resumed map[string]time.Time // when mulligan last let a container go on that it had paused, by name; guarded by mu
+
 	freezing sync.Mutex // held from a Freeze until its end: a container is paused once at a time
 }
 

@@ -149,10 +149,12 @@ func (p *Project) stopOne(ctx context.Context, f *found) error {
 	if s := in.Container.State; s != nil && !s.Running && !s.Restarting && !s.Paused {
 		return nil // Podman may wait long for one that has ended by itself
 	}
-	if s := in.Container.State; s != nil && s.Paused { // somebody paused it; it would not hear the signal
-		if _, err := p.e.api.ContainerUnpause(ctx, f.Name, client.ContainerUnpauseOptions{}); err != nil && !errdefs.IsConflict(err) {
-			return p.e.failure("stop container "+f.Name, err)
-		}
+	paused, err := p.pausedByOthers(ctx, f.Name, in.Container.State)
+	if err == nil && paused { // it would not hear the signal
+		err = p.resume(ctx, f.Name)
+	}
+	if err != nil {
+		return err
 	}
 	seconds := int(grace / time.Second)
 	if t := f.now.Config.StopTimeout; t != nil && *t > 0 { // Podman says 0 where nobody said anything, and would kill at once

@@ -2,19 +2,14 @@ package engine
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/containerd/errdefs"
 	"github.com/moby/moby/api/types/mount"
 	"github.com/moby/moby/client"
 
-	"mulligan/durable"
 	"mulligan/errs"
 )
 
@@ -125,122 +120,4 @@ func (p *Project) Users(ctx context.Context, volume string) (own, strangers []st
 	slices.Sort(own)
 	slices.Sort(strangers)
 	return own, strangers, nil
-}
-
-func (p *Project) frozenFile() string { return filepath.Join(p.cfg.StateDir, "paused.json") }
-
-// Freeze pauses the project's containers that use a volume, and returns the function that lets them go on. If the process dies in
-// between, Thaw does it.
-func (p *Project) Freeze(ctx context.Context, volume string) (thaw func() error, err error) {
-	p.freezing.Lock()
-	if err := p.freeze(ctx, volume); err != nil {
-		p.freezing.Unlock()
-		return nil, err
-	}
-	return func() error {
-		defer p.freezing.Unlock()
-		return p.Thaw(context.WithoutCancel(ctx))
-	}, nil
-}
-
-func (p *Project) freeze(ctx context.Context, volume string) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if err := p.thaw(ctx); err != nil { // what an earlier capture could not let go on
-		return err
-	}
-	own, _, err := p.Users(ctx, volume)
-	if err != nil {
-		return err
-	}
-	list, err := p.look(ctx)
-	if err != nil {
-		return err
-	}
-	var names []string
-	for _, f := range list { // one that somebody else has paused stays paused afterwards
-		if slices.Contains(own, f.Name) && f.condition() == running && !f.now.State.Paused {
-			names = append(names, f.Name)
-		}
-	}
-	if len(names) == 0 {
-		return nil
-	}
-	data, err := json.Marshal(names)
-	if err == nil {
-		err = os.MkdirAll(p.cfg.StateDir, 0o700)
-	}
-	if err == nil {
-		err = durable.WriteFile(p.frozenFile(), data, 0o600)
-	}
-	if err != nil {
-		return errs.Wrap(errs.Failed, "note which containers are paused", err)
-	}
-	err = each(names, func(name string) error {
-		if err := p.cfg.Failpoint.At("pause container"); err != nil {
-			return err
-		}
-		_, err := p.e.api.ContainerPause(ctx, name, client.ContainerPauseOptions{})
-		return p.e.failure("pause container "+name, err)
-	})
-	if err != nil {
-		return errs.Also(err, p.thaw(context.WithoutCancel(ctx)))
-	}
-	return nil
-}
-
-// each does something for all names at once, and returns the errors.
-func each(names []string, do func(name string) error) (err error) {
-	all := make([]error, len(names))
-	var wait sync.WaitGroup
-	for i, name := range names {
-		wait.Go(func() { all[i] = do(name) })
-	}
-	wait.Wait()
-	for _, e := range all {
-		err = errs.Also(err, e)
-	}
-	return err
-}
-
-// Thaw lets the containers go on that a process paused which has died since.
-func (p *Project) Thaw(ctx context.Context) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.thaw(ctx)
-}
-
-func (p *Project) thaw(ctx context.Context) error {
-	data, err := os.ReadFile(p.frozenFile())
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	var names []string
-	if err == nil {
-		err = json.Unmarshal(data, &names)
-	}
-	if err != nil {
-		return errs.Wrap(errs.Failed, "read which containers are paused", err)
-	}
-	err = each(names, func(name string) error {
-		if err := p.cfg.Failpoint.At("unpause container"); err != nil {
-			return err
-		}
-		_, err := p.e.api.ContainerUnpause(ctx, name, client.ContainerUnpauseOptions{})
-		if err == nil {
-			return nil
-		}
-		in, gone := p.e.api.ContainerInspect(ctx, name, client.ContainerInspectOptions{})
-		if errdefs.IsNotFound(gone) || gone == nil && (in.Container.State == nil || !in.Container.State.Paused) {
-			return nil // it is not paused any more
-		}
-		return p.e.failure("unpause container "+name, err)
-	})
-	if err != nil {
-		return err
-	}
-	if err := p.cfg.Failpoint.At("forget paused containers"); err != nil {
-		return err
-	}
-	return errs.Wrap(errs.Failed, "forget which containers were paused", os.Remove(p.frozenFile()))
 }

@@ -1,0 +1,195 @@
+package engine_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/moby/moby/client"
+
+	"mulligan/engine"
+	"mulligan/engine/enginetest"
+	"mulligan/testkit"
+)
+
+// TestFreeze pauses the containers that use a volume, and no others, and lets them go on: also in another process.
+func TestFreeze(t *testing.T) {
+	onEach(t, func(t *testing.T, s *stage) {
+		ctx := t.Context()
+		p := s.shop()
+		s.run(spec{name: "other", command: wait, volume: "shop_rows"})
+		own, strangers, err := p.Users(ctx, "shop_rows")
+		if err != nil || fmt.Sprint(own, strangers) != "[shop-db-1 shop-web-1] [other]" {
+			t.Errorf("%v, %v, %v", own, strangers, err)
+		}
+		_, err = s.api.ContainerPause(ctx, "shop-web-1", client.ContainerPauseOptions{}) // by somebody else
+		must(t, err)
+		paused := func(want string) {
+			t.Helper()
+			testkit.Eventually(t, "paused: "+want, func() bool { // Docker may say something else for some milliseconds
+				var names []string
+				for _, name := range []string{"shop-db-1", "shop-web-1", "other"} {
+					if s.inspect(name).State.Paused {
+						names = append(names, name)
+					}
+				}
+				return strings.Join(names, " ") == want
+			})
+		}
+		thaw, err := p.Freeze(ctx, "shop_rows")
+		must(t, err)
+		paused("shop-db-1 shop-web-1")
+		must(t, thaw())
+		paused("shop-web-1")
+
+		_, err = p.Freeze(ctx, "shop_rows") // by a process that dies now
+		must(t, err)
+		members, err := s.e.Members(ctx, "compose:shop")
+		must(t, err)
+		next := s.e.Project(engine.ProjectConfig{Unit: "compose:shop", Members: members, StateDir: stateOf(p)})
+		must(t, next.Thaw(ctx))
+		paused("shop-web-1")
+		must(t, next.Stop(ctx)) // a paused container too
+		s.runs()
+	})
+}
+
+// stateOf returns the state folder that a project was given.
+func stateOf(p *engine.Project) string { return engine.StateDir(p) }
+
+// TestLateEvents has Docker hear of pauses and of their ends late, as on a busy machine: for a few answers it is wrong about whether a container is paused, and
+// refuses what does not fit. A capture pauses the container all the same, lets it go on, and a stop stops it.
+func TestLateEvents(t *testing.T) {
+	onKind(t, enginetest.Docker, func(t *testing.T, s *stage) {
+		ctx := t.Context()
+		s.shop()
+		late := &lateEngine{t: t, wrong: map[string]int{}, claim: map[string]bool{}}
+		e, err := engine.New(engine.Config{Socket: late.serve(s.h.Socket)})
+		must(t, err)
+		t.Cleanup(func() { e.Close() })
+		members, err := e.Members(ctx, "compose:shop")
+		must(t, err)
+		p := e.Project(engine.ProjectConfig{Unit: "compose:shop", Members: members, StateDir: t.TempDir()})
+		really := func(want bool) {
+			t.Helper()
+			for _, name := range []string{"shop-db-1", "shop-web-1"} {
+				testkit.Eventually(t, fmt.Sprint(name, " is paused: ", want), func() bool { return s.inspect(name).State.Paused == want })
+			}
+		}
+		for range 3 { // one right after the other, as with several volumes
+			thaw, err := p.Freeze(ctx, "shop_rows")
+			must(t, err)
+			really(true)
+			must(t, thaw())
+			really(false)
+		}
+		_, err = p.Freeze(ctx, "shop_rows")
+		must(t, err)
+		must(t, p.Stop(ctx))
+		s.runs()
+		if late.refused["pause"]+late.refused["unpause"] == 0 || late.lied == 0 {
+			t.Errorf("nothing was late: refused %v, %d wrong answers", late.refused, late.lied)
+		}
+	})
+}
+
+// lateEngine stands before a Docker. For the first answers after a pause or its end it says what was before.
+type lateEngine struct {
+	t       *testing.T
+	mu      sync.Mutex
+	wrong   map[string]int  // for how many answers it goes on to be wrong, by container
+	claim   map[string]bool // what it says meanwhile: is it paused?
+	refused map[string]int  // how often, by what was asked for
+	lied    int             // wrong answers
+}
+
+// serve returns the socket at which the late engine answers for the one at another socket.
+func (l *lateEngine) serve(behind string) (socket string) {
+	l.refused = map[string]int{}
+	proxy := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: "engine"})
+	proxy.Transport = &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", behind)
+	}}
+	proxy.ModifyResponse = l.answer
+	socket = filepath.Join(l.t.TempDir(), "late.sock")
+	listener, err := net.Listen("unix", socket)
+	must(l.t, err)
+	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if name, deed := l.asked(r); deed != "json" && l.refuses(name, deed) {
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(http.StatusInternalServerError)
+			_, _ = io.WriteString(w, `{"message": "it does not fit what I know"}`) // the client sees what comes of it
+			return
+		}
+		proxy.ServeHTTP(w, r)
+	}))
+	srv.Listener.Close()
+	srv.Listener = listener
+	srv.Start()
+	l.t.Cleanup(srv.Close)
+	return socket
+}
+
+// asked returns which container a request is about, and what it asks for: "pause", "unpause" or "json"; "" for any other.
+func (l *lateEngine) asked(r *http.Request) (name, deed string) {
+	parts := strings.Split(r.URL.Path, "/containers/")
+	if len(parts) != 2 {
+		return "", ""
+	}
+	name, deed, _ = strings.Cut(parts[1], "/")
+	switch {
+	case r.Method == http.MethodPost && (deed == "pause" || deed == "unpause"), r.Method == http.MethodGet && deed == "json":
+		return name, deed
+	}
+	return name, ""
+}
+
+// refuses tells whether a request does not fit what the late engine takes for true.
+func (l *lateEngine) refuses(name, deed string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if deed == "" || l.wrong[name] == 0 || l.claim[name] == (deed == "unpause") {
+		return false
+	}
+	l.refused[deed]++
+	return true
+}
+
+// answer changes an engine's answer while the late engine is wrong.
+func (l *lateEngine) answer(r *http.Response) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	name, deed := l.asked(r.Request)
+	if deed == "pause" || deed == "unpause" {
+		if r.StatusCode < 300 {
+			l.wrong[name], l.claim[name] = 3, deed == "unpause"
+		}
+		return nil
+	}
+	if deed != "json" || r.StatusCode != http.StatusOK || l.wrong[name] == 0 {
+		return nil
+	}
+	l.wrong[name]--
+	l.lied++
+	var all map[string]any
+	err := json.NewDecoder(r.Body).Decode(&all)
+	if err != nil {
+		return err
+	}
+	all["State"].(map[string]any)["Paused"] = l.claim[name]
+	data, err := json.Marshal(all)
+	r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(data)), int64(len(data))
+	r.Header.Set("Content-Length", fmt.Sprint(len(data)))
+	return err
+}
