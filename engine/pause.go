@@ -95,7 +95,7 @@ const late = 2 * time.Second
 // linger waits a little before the engine is asked again.
 func linger(ctx context.Context) error {
 	select {
-	case <-time.After(5 * time.Millisecond):
+	case <-time.After(20 * time.Millisecond):
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
@@ -119,8 +119,8 @@ func (p *Project) pausedByOthers(ctx context.Context, name string, s *container.
 	return false, nil
 }
 
-// resume lets a paused container go on. If the engine refuses, resume asks it for so long that its answer is not a late one: a container that the engine
-// takes for running may be paused, see [late].
+// resume lets a paused container go on. If the engine refuses, resume asks it for so long that its answer is not a late one, see [late]. Then the kernel is
+// asked: an engine that ended while it paused a container takes it for running afterwards, and cannot let it go on.
 func (p *Project) resume(ctx context.Context, name string) error {
 	for until := time.Now().Add(late); ; {
 		_, err := p.e.api.ContainerUnpause(ctx, name, client.ContainerUnpauseOptions{})
@@ -134,8 +134,17 @@ func (p *Project) resume(ctx context.Context, name string) error {
 			return nil
 		case cause != nil:
 			return p.e.failure("unpause container "+name, cause)
-		case time.Now().After(until) && !s.Paused:
-			return nil // somebody else has let it go on
+		case !s.Paused:
+			thaw, known := p.e.frozen(in.Container.ID)
+			if known && thaw == nil {
+				return nil // somebody else has let it go on
+			}
+			if time.Now().After(until) {
+				if thaw == nil {
+					return nil
+				}
+				return errs.Wrap(errs.Failed, "let container "+name+" go on", thaw())
+			}
 		case time.Now().After(until):
 			return p.e.failure("unpause container "+name, err)
 		}

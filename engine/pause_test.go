@@ -6,11 +6,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -21,6 +23,7 @@ import (
 	"mulligan/engine"
 	"mulligan/engine/enginetest"
 	"mulligan/testkit"
+	"mulligan/testkit/box"
 )
 
 // TestFreeze pauses the containers that use a volume, and no others, and lets them go on: also in another process.
@@ -55,9 +58,7 @@ func TestFreeze(t *testing.T) {
 
 		_, err = p.Freeze(ctx, "shop_rows") // by a process that dies now
 		must(t, err)
-		members, err := s.e.Members(ctx, "compose:shop")
-		must(t, err)
-		next := s.e.Project(engine.ProjectConfig{Unit: "compose:shop", Members: members, StateDir: stateOf(p)})
+		next := s.e.Project(engine.ProjectConfig{Unit: "compose:shop", Members: s.members(), StateDir: stateOf(p)})
 		must(t, next.Thaw(ctx))
 		paused("shop-web-1")
 		must(t, next.Stop(ctx)) // a paused container too
@@ -67,6 +68,68 @@ func TestFreeze(t *testing.T) {
 
 // stateOf returns the state folder that a project was given.
 func stateOf(p *engine.Project) string { return engine.StateDir(p) }
+
+// TestFrozenUnawares has the kernel freeze a container that its engine takes for running: so an engine leaves it that ended in the middle of a pause. It goes on
+// all the same, and then stops at once.
+func TestFrozenUnawares(t *testing.T) {
+	onEach(t, func(t *testing.T, s *stage) {
+		ctx := t.Context()
+		p := s.shop()
+		for _, end := range []func(*engine.Project) error{
+			func(p *engine.Project) error { return p.Thaw(ctx) },
+			func(p *engine.Project) error { return p.Stop(ctx) },
+		} {
+			_, err := p.Freeze(ctx, "shop_rows") // by a process that dies now
+			must(t, err)
+			_, err = s.api.ContainerUnpause(ctx, "shop-web-1", client.ContainerUnpauseOptions{})
+			must(t, err)
+			group := s.group("shop-web-1")
+			must(t, os.WriteFile(group+"/cgroup.freeze", []byte("1"), 0))
+			testkit.Eventually(t, "the kernel has frozen it", func() bool { return s.isFrozen(group) })
+			p = s.e.Project(engine.ProjectConfig{Unit: "compose:shop", Members: s.members(), StateDir: stateOf(p)})
+			must(t, end(p))
+			if s.inspect("shop-web-1").State.Running && s.isFrozen(group) {
+				t.Error("the container stands still")
+			}
+		}
+		s.runs()
+		if code := s.inspect("shop-web-1").State.ExitCode; code != 0 {
+			t.Errorf("the container ended with %d, not by its own will", code)
+		}
+	})
+}
+
+func (s *stage) members() []engine.Member {
+	s.t.Helper()
+	all, err := s.e.Members(s.t.Context(), "compose:shop")
+	must(s.t, err)
+	return all
+}
+
+// group returns a container's control group.
+func (s *stage) group(name string) (dir string) {
+	s.t.Helper()
+	id := s.inspect(name).ID
+	root, _ := box.Hierarchy()
+	must(s.t, filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
+		if base := filepath.Base(path); err == nil && e.IsDir() && strings.Contains(base, id) && !strings.Contains(base, "conmon") {
+			dir = path
+			return fs.SkipAll
+		}
+		return nil // other groups come and go
+	}))
+	if dir == "" {
+		s.t.Fatalf("no control group of container %s below %s", id, root)
+	}
+	return dir
+}
+
+func (s *stage) isFrozen(group string) bool {
+	s.t.Helper()
+	events, err := os.ReadFile(group + "/cgroup.events")
+	must(s.t, err)
+	return strings.Contains(string(events), "frozen 1")
+}
 
 // TestLateEvents has Docker hear of pauses and of their ends late, as on a busy machine: for a few answers it is wrong about whether a container is paused, and
 // refuses what does not fit. A capture pauses the container all the same, lets it go on, and a stop stops it.
