@@ -97,8 +97,11 @@ func startProject(t testing.TB, kind enginetest.Kind, edits ...string) *project 
 
 // try runs a command in a container.
 func (p *project) try(name string, cmd ...string) error {
-	out, err := p.Exec(append([]string{string(p.Kind), "exec", name}, cmd...)...)
+	c, err := p.Inside(p.t.Context(), name, cmd...)
 	if err != nil {
+		return err
+	}
+	if out, err := c.CombinedOutput(); err != nil {
 		return fmt.Errorf("%w: %s", err, out)
 	}
 	return nil
@@ -106,9 +109,12 @@ func (p *project) try(name string, cmd ...string) error {
 
 func (p *project) in(name string, cmd ...string) string {
 	p.t.Helper()
-	c := p.Command(p.t.Context(), append([]string{string(p.Kind), "exec", name}, cmd...)...)
+	c, err := p.Inside(p.t.Context(), name, cmd...)
+	if err != nil {
+		p.t.Fatalf("%s: %v", strings.Join(cmd, " "), err)
+	}
 	var said bytes.Buffer
-	c.Stderr = &said // Podman warns there of what it cannot do here
+	c.Stderr = &said
 	out, err := c.Output()
 	if err != nil {
 		p.t.Fatalf("%s: %v: %s%s", strings.Join(cmd, " "), err, out, said.Bytes())

@@ -109,7 +109,25 @@ func (c *stackApp) run(args ...string) string {
 // in runs a command in a container.
 func (c *stackApp) in(name string, args ...string) string {
 	c.t.Helper()
-	return c.run(append([]string{string(c.h.Kind), "exec", name}, args...)...)
+	out, err := c.try(name, args...)
+	if err != nil {
+		c.t.Fatalf("%q in %s: %v", args, name, err)
+	}
+	return out
+}
+
+func (c *stackApp) try(name string, args ...string) (string, error) {
+	cmd, err := c.h.Inside(c.t.Context(), name, args...)
+	if err != nil {
+		return "", err
+	}
+	var said bytes.Buffer
+	cmd.Stderr = &said
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("%w: %s%s", err, out, said.Bytes())
+	}
+	return strings.TrimSpace(string(out)), nil
 }
 
 func (c *stackApp) mulligan(args ...string) string {
@@ -137,7 +155,7 @@ func TestInitContainers(t *testing.T) {
 			h, write, run, in := c.h, c.write, c.run, c.in
 			page := filepath.Join(c.ws, "www", "index.html")
 			testkit.Eventually(t, "the database answers", func() bool {
-				_, err := h.Exec(string(kind), "exec", "shop_db_1", "psql", "-h", "/tmp", "-U", "postgres", "-c", "SELECT 1")
+				_, err := c.try("shop_db_1", "psql", "-h", "/tmp", "-U", "postgres", "-c", "SELECT 1")
 				return err == nil
 			})
 			sql := func(text string) string {
@@ -277,7 +295,7 @@ func TestLongDevContainer(t *testing.T) {
 			text := stack[:strings.Index(stack, "  cache:")] + strings.Replace(dev, "BIN", bin, 1)
 			c := startStack(t, kind, strings.Replace(text, published, "", 1), "DATABASE_URL=postgres://postgres:hunter2@db:5432/postgres\n")
 			testkit.Eventually(t, "the database answers", func() bool {
-				_, err := c.h.Exec(string(kind), "exec", "shop_db_1", "psql", "-h", "/tmp", "-U", "postgres", "-c", "SELECT 1")
+				_, err := c.try("shop_db_1", "psql", "-h", "/tmp", "-U", "postgres", "-c", "SELECT 1")
 				return err == nil
 			})
 			sql := func(text string) string {

@@ -15,6 +15,7 @@ package enginetest
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	_ "embed"
 	"errors"
@@ -27,6 +28,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/moby/moby/client"
 	"golang.org/x/sys/unix"
 
 	"mulligan/testkit"
@@ -134,6 +136,32 @@ func (h *Host) Run(t testing.TB, cmd ...string) string {
 		t.Fatalf("%s: %v: %s", strings.Join(cmd, " "), err, out)
 	}
 	return strings.TrimSpace(string(out))
+}
+
+// Inside is a command to be run in a container, in its namespaces, with its variables and in its working folder. Unlike what the engine's exec
+// runs, it is not in the container's control group, and a pause does not hold it up: a paused container has no Inside. It takes a few milliseconds, of
+// which the engine's exec takes hundreds, and much more of the processor with Podman.
+func (h *Host) Inside(ctx context.Context, name string, cmd ...string) (*exec.Cmd, error) {
+	api, err := client.New(client.WithHost("unix://" + h.Socket))
+	if err != nil {
+		return nil, err
+	}
+	defer api.Close()
+	in, err := api.ContainerInspect(ctx, name, client.ContainerInspectOptions{})
+	if err != nil {
+		return nil, err
+	}
+	s, cfg := in.Container.State, in.Container.Config
+	if s == nil || cfg == nil || !s.Running || s.Paused {
+		return nil, fmt.Errorf("container %s does not run", name)
+	}
+	if cfg.User != "" {
+		return nil, fmt.Errorf("container %s runs as %s, which this does not know how to become", name, cfg.User)
+	}
+	enter := []string{"nsenter", "-t", fmt.Sprint(s.Pid), "--mount", "--uts", "--ipc", "--net", "--pid", "--", "/bin/sh", "-c", `cd "$0" && exec "$@"`, cmp.Or(cfg.WorkingDir, "/")}
+	c := h.Command(ctx, append(enter, cmd...)...)
+	c.Env = append([]string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root"}, cfg.Env...)
+	return c, nil
 }
 
 // StartEngine starts the engine and waits until it answers.
