@@ -18,26 +18,31 @@ import (
 	"time"
 )
 
-// daemon is a real mulligand that follows the tree for one app.
+// daemon is a real mulligand.
 type daemon struct {
-	cmd    *exec.Cmd
-	client *http.Client
-	log    bytes.Buffer
+	cmd     *exec.Cmd
+	client  *http.Client
+	log     bytes.Buffer
+	program string // the mulligan that was built with it
+	socket  string
 }
 
-// startDaemon builds mulligand, starts it in dir and makes it follow tree.
-func startDaemon(ctx context.Context, dir, tree string) (*daemon, error) {
+// startDaemon builds mulligand and mulligan in dir, and starts the daemon there.
+func startDaemon(ctx context.Context, dir string) (*daemon, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
 	bin, socket, config := filepath.Join(dir, "mulligand"), filepath.Join(dir, "sock"), filepath.Join(dir, "mulligand.toml")
-	if out, err := exec.CommandContext(ctx, "go", "build", "-tags", "libvirt_dlopen", "-o", bin, "mulligan/cmd/mulligand").CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("build mulligand: %w: %s", err, out)
+	d := &daemon{program: filepath.Join(dir, "mulligan"), socket: socket}
+	for _, p := range []struct{ at, tags, from string }{{bin, "libvirt_dlopen", "mulligan/cmd/mulligand"}, {d.program, "nethttpomithttp2", "mulligan/cmd/mulligan"}} {
+		if out, err := exec.CommandContext(ctx, "go", "build", "-ldflags", "-s -w", "-tags", p.tags, "-o", p.at, p.from).CombinedOutput(); err != nil {
+			return nil, fmt.Errorf("build %s: %w: %s", p.from, err, out)
+		}
 	}
 	if err := os.WriteFile(config, nil, 0o600); err != nil {
 		return nil, err
 	}
-	d := &daemon{cmd: exec.Command(bin, "--user", "--config", config, "--state-dir", filepath.Join(dir, "state"), "--socket", socket)}
+	d.cmd = exec.Command(bin, "--user", "--config", config, "--state-dir", filepath.Join(dir, "state"), "--socket", socket)
 	d.client = &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", socket)
 	}}}
@@ -45,30 +50,58 @@ func startDaemon(ctx context.Context, dir, tree string) (*daemon, error) {
 	if err := d.cmd.Start(); err != nil {
 		return nil, err
 	}
-	if err := d.follow(ctx, tree); err != nil {
-		return nil, errors.Join(err, d.stop(), errors.New(d.log.String()))
-	}
-	return d, nil
-}
-
-// follow registers the app and waits until the daemon watches its files.
-func (d *daemon) follow(ctx context.Context, tree string) error {
-	var app struct{ Following string }
-	for end := time.Now().Add(time.Minute); d.call(ctx, "GET", "/healthz", nil, nil) != nil && time.Now().Before(end); {
-		time.Sleep(20 * time.Millisecond)
-	}
-	err := d.call(ctx, "POST", "/api/apps", map[string]any{"slug": "bench", "workspace": tree, "auto": true}, nil)
-	for end := time.Now().Add(10 * time.Minute); err == nil && app.Following != "watching"; time.Sleep(50 * time.Millisecond) {
-		if err = d.call(ctx, "GET", "/api/apps/bench", nil, &app); time.Now().After(end) {
-			err = errors.Join(err, fmt.Errorf("the daemon is still %s", app.Following))
+	for end := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
+		err := d.call(ctx, "GET", "/healthz", nil, nil)
+		if err == nil {
+			return d, nil
+		}
+		if time.Now().After(end) {
+			return nil, errors.Join(err, d.stop(), errors.New(d.log.String()))
 		}
 	}
-	return err
+}
+
+// add registers an app. With auto, the daemon makes its checkpoints at turns by itself; without, that is left to its default.
+func (d *daemon) add(ctx context.Context, slug, tree string, auto bool) error {
+	app := map[string]any{"slug": slug, "workspace": tree}
+	if auto {
+		app["auto"] = true
+	}
+	return d.call(ctx, "POST", "/api/apps", app, nil)
+}
+
+// awaitFollowing waits until the daemon says that it follows an app's files: "watching", or "noting" if it is left to its default.
+func (d *daemon) awaitFollowing(ctx context.Context, slug, want string) error {
+	var app struct{ Following string }
+	for end := time.Now().Add(10 * time.Minute); app.Following != want; time.Sleep(50 * time.Millisecond) {
+		if err := d.call(ctx, "GET", "/api/apps/"+slug, nil, &app); err != nil {
+			return err
+		}
+		if time.Now().After(end) {
+			return fmt.Errorf("the daemon is still %q, want %s", app.Following, want)
+		}
+	}
+	return nil
 }
 
 // checkpoint makes a checkpoint, which includes every earlier change.
-func (d *daemon) checkpoint(ctx context.Context) error {
-	return d.call(ctx, "POST", "/api/apps/bench/checkpoints", map[string]any{}, nil)
+func (d *daemon) checkpoint(ctx context.Context, slug string) error {
+	return d.call(ctx, "POST", "/api/apps/"+slug+"/checkpoints", map[string]any{}, nil)
+}
+
+// command runs mulligan, and reads its answer into out.
+func (d *daemon) command(ctx context.Context, out any, args ...string) error {
+	cmd := exec.CommandContext(ctx, d.program, append([]string{"--socket", d.socket, "--json"}, args...)...)
+	var complaint bytes.Buffer
+	cmd.Stderr = &complaint
+	p, err := cmd.Output()
+	if err != nil {
+		return fmt.Errorf("mulligan %s: %w: %s", strings.Join(args, " "), err, &complaint)
+	}
+	if out == nil {
+		return nil
+	}
+	return json.Unmarshal(p, out)
 }
 
 func (d *daemon) call(ctx context.Context, method, path string, in, out any) error {
@@ -137,11 +170,16 @@ func (b *bench) daemon(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	d, err := startDaemon(ctx, filepath.Join(b.dir, "daemon"), b.tree.dir)
+	d, err := startDaemon(ctx, filepath.Join(b.dir, "daemon"))
 	if err != nil {
 		return err
 	}
-	err = errors.Join(d.checkpoint(ctx), b.tree.edit(min(1000, len(b.tree.files)/2)), d.checkpoint(ctx))
+	if err = d.add(ctx, "bench", b.tree.dir, true); err == nil {
+		err = d.awaitFollowing(ctx, "bench", "watching")
+	}
+	if err == nil {
+		err = errors.Join(d.checkpoint(ctx, "bench"), b.tree.edit(min(1000, len(b.tree.files)/2)), d.checkpoint(ctx, "bench"))
+	}
 	now, most, err2 := d.memory()
 	b.table.add(row{key: "i", name: "memory of the daemon (RSS), 1000 files just changed", unit: "MB", ours: now, most: 120})
 	b.table.add(row{name: "the most that it ever took (first capture)", unit: "MB", ours: most})

@@ -20,6 +20,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -74,9 +75,12 @@ func run(ctx context.Context) error {
 	}
 	growth.print(os.Stdout)
 	t, err := measureOthers(ctx, filepath.Join(top, "others"), from, runs[0], rows)
-	if err == nil {
-		t.print(os.Stdout)
+	if err != nil {
+		return err
 	}
+	t.print(os.Stdout)
+	t, err = measureIdle(ctx, filepath.Join(top, "idle"), from, min(idleFiles, slices.Max(sizes)), rows)
+	t.print(os.Stdout)
 	return err
 }
 
@@ -109,7 +113,7 @@ func measure(ctx context.Context, dir string, from sources, files, runs int, row
 	}
 	t := &table{title: tree.String(), files: files}
 	b := &bench{site: s, tree: tree, table: t, runs: runs, rows: rows}
-	for _, step := range []func(context.Context) error{b.first, b.start, b.unchanged, b.barrier, b.edits, b.restores, b.daemon} {
+	for _, step := range []func(context.Context) error{b.first, b.start, b.unchanged, b.barrier, b.edits, b.restores, b.daemon, b.commands} {
 		err := step(ctx)
 		if err == nil {
 			err = tree.whole()

@@ -1,0 +1,156 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// commands measures what a user types for an app whose settings are the defaults: `mulligan create`, and `mulligan rollback` with the safety checkpoint before
+// it and the proof after it. Git's restore has a checkpoint before it as well.
+func (b *bench) commands(ctx context.Context) error {
+	if !b.wants("m") && !b.wants("n") {
+		return nil
+	}
+	if err := b.close(); err != nil {
+		return err
+	}
+	b.journal = nil
+	d, err := startDaemon(ctx, filepath.Join(b.dir, "defaults"))
+	if err != nil {
+		return err
+	}
+	err = d.add(ctx, "bench", b.tree.dir, false)
+	if err == nil {
+		err = d.checkpoint(ctx, "bench")
+	}
+	if err == nil {
+		err = d.awaitFollowing(ctx, "bench", "noting")
+	}
+	edit := func() error { return b.tree.edit(10) }
+	if err == nil {
+		err = b.rounds(ctx, "mulligan create by default, 10 files just changed", "m", 0, nothing, edit,
+			func(options ...string) error { return b.git.checkpoint(ctx, options...) },
+			func() error { return d.command(ctx, nil, "--app", "bench", "create") })
+	}
+	var commit string
+	var target struct {
+		ID string `json:"checkpoint_id"`
+	}
+	ready := func() (err error) {
+		if commit, err = b.git.head(ctx); err == nil {
+			err = d.command(ctx, &target, "--app", "bench", "create")
+		}
+		return err
+	}
+	if err == nil {
+		err = b.rounds(ctx, "mulligan rollback by default, 10 files just changed", "n", 0, ready, edit,
+			func(options ...string) error {
+				return errors.Join(b.git.checkpoint(ctx, options...), b.git.restore(ctx, commit, options...))
+			},
+			func() error { return d.command(ctx, nil, "--app", "bench", "rollback", target.ID) })
+	}
+	return errors.Join(err, d.stop())
+}
+
+// The apps of a daemon at rest, and the files of each, for which the targets are defined.
+const idleApps, idleFiles = 10, 50_000
+
+// measureIdle measures a daemon whose apps nobody changes, with the default settings.
+func measureIdle(ctx context.Context, dir string, from sources, files int, rows string) (*table, error) {
+	t := &table{title: fmt.Sprintf("a daemon at rest that follows %d apps of %d files, as is its default", idleApps, files), files: files * targetFiles / idleFiles}
+	if !(&bench{rows: rows}).wants("o") {
+		return t, nil
+	}
+	d, err := startDaemon(ctx, filepath.Join(dir, "daemon"))
+	if err != nil {
+		return t, err
+	}
+	folders := 0
+	for i := 0; i < idleApps && err == nil; i++ {
+		slug := fmt.Sprint("app", i)
+		var planted *tree
+		if planted, err = plant(ctx, filepath.Join(dir, slug), from, files); err == nil {
+			folders += planted.folders
+			err = errors.Join(d.add(ctx, slug, planted.dir, false), d.checkpoint(ctx, slug), d.awaitFollowing(ctx, slug, "noting"))
+		}
+	}
+	if err == nil {
+		err = d.rest(ctx, t, folders)
+	}
+	return t, errors.Join(err, d.stop())
+}
+
+// rest measures for a while what the daemon takes without being asked for anything.
+func (d *daemon) rest(ctx context.Context, t *table, folders int) error {
+	const settled, observed = 10 * time.Second, 30 * time.Second
+	if err := pause(ctx, settled); err != nil {
+		return err
+	}
+	before, err := d.processor()
+	if err == nil {
+		err = pause(ctx, observed)
+	}
+	after, err2 := d.processor()
+	now, _, err3 := d.memory()
+	watches, err4 := d.watches()
+	t.add(row{key: "o", name: "of one processor", unit: "%", ours: 100 * (after - before).Seconds() / observed.Seconds(), most: 1})
+	t.add(row{name: "memory (RSS)", unit: "MB", ours: now, most: 150})
+	t.add(row{name: fmt.Sprintf("inotify watches, for %d folders", folders), unit: "watches", ours: float64(watches)})
+	return errors.Join(err, err2, err3, err4)
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// processor returns how much processor time the daemon has taken, with its programs that have ended.
+func (d *daemon) processor() (time.Duration, error) {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", d.cmd.Process.Pid))
+	if err != nil {
+		return 0, err
+	}
+	_, rest, _ := strings.Cut(string(stat), ") ")
+	fields := strings.Fields(rest)
+	const first, last, tick = 11, 14, 10 * time.Millisecond // utime to cstime, see proc(5)
+	if len(fields) <= last {
+		return 0, fmt.Errorf("/proc/%d/stat has %d fields", d.cmd.Process.Pid, len(fields))
+	}
+	var sum time.Duration
+	for _, f := range fields[first : last+1] {
+		n, err := strconv.Atoi(f)
+		if err != nil {
+			return 0, err
+		}
+		sum += time.Duration(n) * tick
+	}
+	return sum, nil
+}
+
+// watches returns how many folders the daemon has the kernel watch.
+func (d *daemon) watches() (n int, err error) {
+	dir := fmt.Sprintf("/proc/%d/fdinfo", d.cmd.Process.Pid)
+	all, err := os.ReadDir(dir)
+	for _, e := range all {
+		info, err := os.ReadFile(filepath.Join(dir, e.Name()))
+		if errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ESRCH) {
+			continue // it was closed meanwhile
+		}
+		if err != nil {
+			return 0, err
+		}
+		n += strings.Count("\n"+string(info), "\ninotify wd:")
+	}
+	return n, err
+}
