@@ -57,7 +57,7 @@ func (p *Project) freeze(ctx context.Context, volume string) error {
 		if err != nil {
 			return err
 		}
-		if !paused {
+		if !paused { // one that somebody else has paused stays paused afterwards
 			names = append(names, f.Name)
 		}
 	}
