@@ -26,13 +26,7 @@ func (b *bench) commands(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	err = d.add(ctx, "bench", b.tree.dir, false)
-	if err == nil {
-		err = d.checkpoint(ctx, "bench")
-	}
-	if err == nil {
-		err = d.awaitFollowing(ctx, "bench", "noting")
-	}
+	err = d.addByDefault(ctx, "bench", b.tree.dir)
 	edit := func() error { return b.tree.edit(10) }
 	if err == nil {
 		err = b.rounds(ctx, "mulligan create by default, 10 files just changed", "m", 0, nothing, edit,
@@ -59,6 +53,17 @@ func (b *bench) commands(ctx context.Context) error {
 	return errors.Join(err, d.stop())
 }
 
+// addByDefault registers an app with the default settings, and waits until the daemon follows its files, which it does after the first checkpoint.
+func (d *daemon) addByDefault(ctx context.Context, slug, tree string) error {
+	if err := d.add(ctx, slug, tree, false); err != nil {
+		return err
+	}
+	if err := d.checkpoint(ctx, slug); err != nil {
+		return err
+	}
+	return d.awaitFollowing(ctx, slug, "noting")
+}
+
 // The apps of a daemon at rest, and the files of each, for which the targets are defined.
 const idleApps, idleFiles = 10, 50_000
 
@@ -78,7 +83,7 @@ func measureIdle(ctx context.Context, dir string, from sources, files int, rows 
 		var planted *tree
 		if planted, err = plant(ctx, filepath.Join(dir, slug), from, files); err == nil {
 			folders += planted.folders
-			err = errors.Join(d.add(ctx, slug, planted.dir, false), d.checkpoint(ctx, slug), d.awaitFollowing(ctx, slug, "noting"))
+			err = d.addByDefault(ctx, slug, planted.dir)
 		}
 	}
 	if err == nil {
