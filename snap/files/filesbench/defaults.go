@@ -29,7 +29,7 @@ func (b *bench) commands(ctx context.Context) error {
 	err = d.addByDefault(ctx, "bench", b.tree.dir)
 	edit := func() error { return b.tree.edit(10) }
 	if err == nil {
-		err = b.rounds(ctx, "mulligan create by default, 10 files just changed", "m", 0, nothing, edit,
+		err = b.rounds(ctx, "`mulligan create` by default, 10 files just changed", "m", 0, nothing, edit,
 			func(options ...string) error { return b.git.checkpoint(ctx, options...) },
 			func() error { return d.command(ctx, nil, "--app", "bench", "create") })
 	}
@@ -44,7 +44,7 @@ func (b *bench) commands(ctx context.Context) error {
 		return err
 	}
 	if err == nil {
-		err = b.rounds(ctx, "mulligan rollback by default, 10 files just changed", "n", 0, ready, edit,
+		err = b.rounds(ctx, "`mulligan rollback` by default, 10 files just changed", "n", 0, ready, edit,
 			func(options ...string) error {
 				return errors.Join(b.git.checkpoint(ctx, options...), b.git.restore(ctx, commit, options...))
 			},
