@@ -183,7 +183,10 @@ func remoteOf(ctx context.Context, client *ipc.Client, app string, args []string
 			return r, nil
 		}
 	}
-	return ipc.Remote{}, errs.New(errs.NotFound, op, "the app has no such remote").WithHint("`mulligan remote list` shows its remotes, and `mulligan remote add` adds one")
+	if len(args) == 0 {
+		return ipc.Remote{}, errs.New(errs.NotFound, op, "the app has no remote").WithHint("add one: `mulligan remote add`")
+	}
+	return ipc.Remote{}, errs.New(errs.NotFound, op, "the app has no remote %.64q", args[0]).WithHint("`mulligan remote list` shows its remotes, and `mulligan remote add` adds one")
 }
 
 // show prints a remote.
