@@ -157,6 +157,11 @@ func (d *Driver) captureAt(op string, req snap.CaptureRequest) (snap.Snapshot, e
 // present returns the state of the workspace: from the journal if that is current, and otherwise by a walk of everything, or of
 // sc, into b.
 func (d *Driver) present(ctx context.Context, op string, b *cas.Batch, sc relpath.Scope) (*follow.View, error) {
+	return d.read(ctx, op, b, sc, follow.CheckPatrolled, nil, nil)
+}
+
+// presentAmid does the same as present, where what causes no event has just been looked for, or is looked for next.
+func (d *Driver) presentAmid(ctx context.Context, op string, b *cas.Batch, sc relpath.Scope) (*follow.View, error) {
 	return d.read(ctx, op, b, sc, follow.CheckNames, nil, nil)
 }
 

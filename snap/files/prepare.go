@@ -69,7 +69,7 @@ func (d *Driver) Precheck(ctx context.Context, target snap.SnapshotID, paths []s
 	}
 	b := d.cfg.Store.Begin()
 	defer b.Discard()
-	now, err := d.present(ctx, op, b, sc)
+	now, err := d.presentAmid(ctx, op, b, sc) // Prepare looks again
 	if err != nil {
 		return nil
 	}

@@ -24,9 +24,10 @@ import (
 type Depth int
 
 const (
-	CheckNames  Depth = iota // compare the stat of files that have names outside of the workspace
-	CheckStores              // read files again that a process has mapped for writing, because a second store to a page does not change the stat
-	CheckAll                 // compare the stat of every file, and on FUSE of every folder too: only this finds a new name outside
+	CheckNames     Depth = iota // compare the stat of files that have names outside of the workspace
+	CheckPatrolled              // do as CheckAll does, unless the patrol does so all the time
+	CheckStores                 // read files again that a process has mapped for writing, because a second store to a page does not change the stat
+	CheckAll                    // compare the stat of every file, and on FUSE of every folder too: only this finds a new name outside
 )
 
 // unseen adds paths that may have changed without an event to the dirty set, and returns fresh with the paths that must always
@@ -35,8 +36,8 @@ func (j *Session) unseen(ctx context.Context, how Depth, fresh map[string]bool) 
 	if j.live == nil {
 		return fresh, nil
 	}
-	if j.noting() {
-		how = CheckAll // no patrol finds what causes no event
+	if j.noting() && how >= CheckPatrolled {
+		how = CheckAll // there is no patrol
 	}
 	if how >= CheckStores {
 		fresh = j.live.withMapped(fresh)
