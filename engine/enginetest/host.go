@@ -211,8 +211,11 @@ func (h *Host) startEngine() error {
 	defer log.Close()
 	args := []string{"podman", "system", "service", "--time=0", "unix://" + h.Socket}
 	if h.Kind == Docker {
-		if err := os.Remove(h.box.Dir + "/pid"); err != nil && !os.IsNotExist(err) { // left by one that was killed
-			return err
+		// One that was killed leaves these, and its containerd was killed with it. Docker waits for a containerd in vain if another process has its number now.
+		for _, left := range []string{"/pid", "/x/containerd/containerd.pid"} {
+			if err := os.Remove(h.box.Dir + left); err != nil && !os.IsNotExist(err) {
+				return err
+			}
 		}
 		args = []string{"dockerd", "--host", "unix://" + h.Socket, "--data-root", h.box.Dir + "/root", "--exec-root", h.box.Dir + "/x",
 			"--pidfile", h.box.Dir + "/pid", "--default-ulimit", "nofile=1000:1000", "--group", "root", "--live-restore"}
