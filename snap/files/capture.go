@@ -52,7 +52,7 @@ func (d *Driver) capture(ctx context.Context, op, root string, req snap.CaptureR
 	}
 	warnings := v.Warnings
 	if root != d.warmName() {
-		lacks, err := d.lacks(ctx)
+		lacks, err := d.lacks(v.Manifest)
 		if err != nil {
 			return snap.Snapshot{}, workspace.Wrap(errs.Failed, op, err)
 		}

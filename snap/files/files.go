@@ -71,6 +71,7 @@ type Driver struct {
 
 	follower *follow.Follower
 	applier  *apply.Applier
+	lacking  lacking
 	names    sync.Mutex // held while the root of a snapshot is replaced or deleted
 }
 

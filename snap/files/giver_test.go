@@ -14,6 +14,7 @@ import (
 	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
+	"mulligan/snap/files/rights"
 	"mulligan/testkit"
 )
 
@@ -253,4 +254,30 @@ func TestSurvey(t *testing.T) {
 		}
 	}
 	u.refuses([]string{u.ws + "/"}, "capture", "fs-1")
+}
+
+// TestLacking: a capture reads the rights only of folders that changed, and tells of all that this process could not restore.
+func TestLacking(t *testing.T) {
+	s := newSite(t)
+	for i := range 30 {
+		write(t, fmt.Sprintf("%s/d%d/below/f", s.dir, i), "x")
+	}
+	expect := func(paths, read int) {
+		t.Helper()
+		m, err := s.stored(t.Context(), "test", s.capture(t).ID)
+		must(t, err)
+		g, err := s.lacking.find(m, rights.Giver{}) // may give nothing: root's group is not its own
+		if must(t, err); g.n != paths || g.first != "d0" {
+			t.Errorf("%d paths from %s, want %d", g.n, g.first, paths)
+		}
+		if m.Loaded() != read {
+			t.Errorf("%d folders were read, want %d", m.Loaded(), read)
+		}
+	}
+	expect(90, 61)
+	write(t, s.dir+"/d7/below/more", "x")
+	expect(91, 3)
+	must(t, os.RemoveAll(s.dir+"/d7"))
+	expect(87, 1)
+	expect(87, 0)
 }

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -61,27 +59,16 @@ var (
 
 // FindGaps returns what cannot be captured or restored in the workspace. It reads no contents.
 func (d *Driver) FindGaps(ctx context.Context) ([]snap.Gap, error) {
+	const op = "look at files"
 	s, err := d.survey(ctx)
 	if err != nil {
-		return nil, workspace.Wrap(errs.Failed, "look at files", err)
+		return nil, workspace.Wrap(errs.Failed, op, err)
 	}
-	return s.told(s.gaps)
-}
-
-// lacks returns the warnings of a snapshot: what this process could not restore.
-func (d *Driver) lacks(ctx context.Context) (words []string, err error) {
-	if os.Geteuid() == 0 {
-		return nil, nil
+	list, err := d.told(s.gaps)
+	if err == nil && s.left <= 0 {
+		list = append(list, snap.Gap{What: fmt.Sprintf("Only the first %d names of %s were looked at.", surveyed, d.cfg.Dir), Remedy: "exclude paths that need no restore"})
 	}
-	s, err := d.survey(ctx)
-	if err != nil {
-		return nil, err
-	}
-	list, err := s.told(slices.DeleteFunc(s.gaps, func(g *gap) bool { return g.reason != ungivable }))
-	for _, g := range list {
-		words = append(words, g.String())
-	}
-	return words, err
+	return list, workspace.Wrap(errs.Failed, op, err)
 }
 
 // survey examines every name in the workspace.
@@ -106,21 +93,18 @@ func (d *Driver) survey(ctx context.Context) (*survey, error) {
 }
 
 // told returns the gaps in a form that the app's owner may see.
-func (s *survey) told(gaps []*gap) (list []snap.Gap, err error) {
+func (d *Driver) told(gaps []*gap) (list []snap.Gap, err error) {
 	for _, g := range gaps {
-		seen, err := s.d.RedactPaths([]string{g.first})
+		seen, err := d.RedactPaths([]string{g.first})
 		if err != nil {
 			return nil, err
 		}
-		path := workspace.Shown(s.d.cfg.Dir, seen[0])
+		path := workspace.Shown(d.cfg.Dir, seen[0])
 		what := path + " " + g.one + "."
 		if g.n > 1 {
 			what = fmt.Sprintf("%d paths %s, the first of them %s.", g.n, g.many, path)
 		}
 		list = append(list, snap.Gap{What: what, Remedy: g.remedy, Blocks: g.blocks})
-	}
-	if s.left <= 0 {
-		list = append(list, snap.Gap{What: fmt.Sprintf("Only the first %d names of %s were looked at.", surveyed, s.d.cfg.Dir), Remedy: "exclude paths that need no restore"})
 	}
 	return list, nil
 }
