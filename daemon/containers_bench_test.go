@@ -76,7 +76,7 @@ func (p *project) visit(b *testing.B) (longest func() time.Duration) {
 // up. Then mulligan protects it, with the database in mode physical: what does an automatic checkpoint cost after a turn's changes, and for how long at most
 // does the page not answer meanwhile; for how long does it not answer during a rollback; and what does the database's marker alone take.
 // It has three rounds, and reports the median of each figure. BENCH_MB makes the database smaller. make bench runs it in a network namespace of its own,
-// see [enginetest].
+// see [enginetest]. The engine's own part of it is measured beside: the project is stopped and started by compose, and nothing else is done.
 func BenchmarkContainers(b *testing.B) {
 	const rounds = 3
 	for _, kind := range enginetest.Kinds {
@@ -116,8 +116,13 @@ func BenchmarkContainers(b *testing.B) {
 			sh(b, `b="$1"; shift; mkdir "$b"; for d in "$@"; do cp -a "$d" "$b/$(basename "$(dirname "$d")")"; done`, append([]string{backup}, append(volumes, p.ws)...)...)
 			p.compose("start")
 			answers("good")
-			var took, paused, mulligan, hand []time.Duration
+			var took, paused, mulligan, hand, engine []time.Duration
 			for i := range rounds {
+				longest()
+				p.compose("stop")
+				p.compose("start")
+				answers("good")
+				engine = append(engine, longest())
 				turn(i)
 				longest()
 				p.compose("down")
@@ -176,6 +181,7 @@ func BenchmarkContainers(b *testing.B) {
 			b.ReportMetric(median(took).Seconds()*1000, "ms-checkpoint")
 			b.ReportMetric(median(paused).Seconds()*1000, "ms-paused")
 			b.ReportMetric(median(hand).Seconds(), "s-down-by-hand")
+			b.ReportMetric(median(engine).Seconds(), "s-down-stop-and-start")
 			b.ReportMetric(median(mulligan).Seconds(), "s-down-mulligan")
 			b.ReportMetric(median(hand).Seconds()/median(mulligan).Seconds(), "times-less")
 		})
