@@ -160,11 +160,6 @@ func (d *Driver) present(ctx context.Context, op string, b *cas.Batch, sc relpat
 	return d.read(ctx, op, b, sc, follow.CheckPatrolled, nil, nil)
 }
 
-// presentAmid does the same as present, where what causes no event has just been looked for, or is looked for next.
-func (d *Driver) presentAmid(ctx context.Context, op string, b *cas.Batch, sc relpath.Scope) (*follow.View, error) {
-	return d.read(ctx, op, b, sc, follow.CheckNames, nil, nil)
-}
-
 // presentFresh does the same as present, for a proof: it reads the paths of fresh from the disk even if the cache has them.
 func (d *Driver) presentFresh(ctx context.Context, op string, b *cas.Batch, sc relpath.Scope, fresh map[string]bool) (*follow.View, error) {
 	return d.read(ctx, op, b, sc, follow.CheckStores, fresh, nil)

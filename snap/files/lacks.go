@@ -19,7 +19,7 @@ func (d *Driver) lacks(m *manifest.Manifest) (words []string, err error) {
 	if err != nil || g == nil {
 		return nil, err
 	}
-	list, err := d.told([]*gap{g})
+	list, err := told(d, []*gap{g})
 	for _, g := range list {
 		words = append(words, g.String())
 	}

@@ -6,6 +6,7 @@ import (
 	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
+	"mulligan/snap/files/follow"
 	"mulligan/snap/files/manifest"
 	"mulligan/snap/files/relpath"
 	"mulligan/snap/files/workspace"
@@ -69,7 +70,7 @@ func (d *Driver) Precheck(ctx context.Context, target snap.SnapshotID, paths []s
 	}
 	b := d.cfg.Store.Begin()
 	defer b.Discard()
-	now, err := d.presentAmid(ctx, op, b, sc) // Prepare looks again
+	now, err := d.read(ctx, op, b, sc, follow.CheckNames, nil, nil) // Prepare knows of everything
 	if err != nil {
 		return nil
 	}

@@ -64,7 +64,7 @@ func (d *Driver) FindGaps(ctx context.Context) ([]snap.Gap, error) {
 	if err != nil {
 		return nil, workspace.Wrap(errs.Failed, op, err)
 	}
-	list, err := d.told(s.gaps)
+	list, err := told(d, s.gaps)
 	if err == nil && s.left <= 0 {
 		list = append(list, snap.Gap{What: fmt.Sprintf("Only the first %d names of %s were looked at.", surveyed, d.cfg.Dir), Remedy: "exclude paths that need no restore"})
 	}
@@ -93,7 +93,7 @@ func (d *Driver) survey(ctx context.Context) (*survey, error) {
 }
 
 // told returns the gaps in a form that the app's owner may see.
-func (d *Driver) told(gaps []*gap) (list []snap.Gap, err error) {
+func told(d *Driver, gaps []*gap) (list []snap.Gap, err error) {
 	for _, g := range gaps {
 		seen, err := d.RedactPaths([]string{g.first})
 		if err != nil {

@@ -162,8 +162,8 @@ func (c *change) converge(ctx context.Context, op string, going, done state) err
 	var now *follow.View
 	if done == undone { // the present state may have to be stored
 		now, err = c.d.presentStored(ctx, op, b, c.plan.scope(), follow.CheckAll)
-	} else { // Stale has looked
-		now, err = c.d.presentAmid(ctx, op, b, c.plan.scope())
+	} else { // Stale has just looked at everything
+		now, err = c.d.read(ctx, op, b, c.plan.scope(), follow.CheckNames, nil, nil)
 	}
 	if err != nil {
 		return err
