@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -94,10 +95,15 @@ func (c *cluster) stream(ctx context.Context, limit time.Duration, out io.Writer
 		e.Err = ctx.Err()
 		return e
 	}
+	var exit *exec.ExitError
+	if errors.As(err, &exit) && crashed(exit) {
+		e := errs.New(errs.Failed, "", "%s: %s", what, crashLine(problem.String()))
+		e.Err = fmt.Errorf("%w (%s)", errCrashed, exit)
+		return e
+	}
 	e := errs.New(errs.Failed, "", "%s: %s", what, lastLine(problem.String()))
 	e.Err = err
-	var exit *exec.ExitError
-	if errors.As(err, &exit) { // its code is an errno
+	if exit != nil { // its code is an errno
 		switch syscall.Errno(exit.ExitCode()) {
 		case unix.ENOENT:
 			e.Kind = errs.NotFound
@@ -117,6 +123,27 @@ func (c *cluster) stream(ctx context.Context, limit time.Duration, out io.Writer
 	return e
 }
 
+// errCrashed is in the error of a call whose program crashed.
+var errCrashed = errors.New("the program rbd crashed")
+
+// crashed reports whether a program ended by a fault of its own, and not because somebody killed it.
+func crashed(exit *exec.ExitError) bool {
+	status, ok := exit.Sys().(syscall.WaitStatus)
+	return ok && status.Signaled() && slices.Contains([]syscall.Signal{unix.SIGABRT, unix.SIGSEGV, unix.SIGBUS, unix.SIGILL, unix.SIGFPE}, status.Signal())
+}
+
+// crashLine returns the line of an error output that says why Ceph's program crashed. Hundreds of lines of its log may follow it.
+func crashLine(text string) string {
+	for _, sign := range []string{"FAILED ceph_assert", "terminate called", "Caught signal"} {
+		for line := range strings.Lines(text) {
+			if strings.Contains(line, sign) {
+				return lastLine(line)
+			}
+		}
+	}
+	return lastLine(text)
+}
+
 // lastLine returns the last line of an error output, without the time and thread with which Ceph's log begins.
 func lastLine(text string) string {
 	lines := strings.Split(strings.TrimSpace(text), "\n")
@@ -127,9 +154,14 @@ func lastLine(text string) string {
 	return line
 }
 
-// read runs the program and decodes the JSON that it prints.
+// read runs the program, which changes nothing, and decodes the JSON that it prints. If it crashes, as Ceph's programs rarely do under load, it
+// runs once more.
 func (c *cluster) read(ctx context.Context, v any, args ...string) error {
-	out, err := c.rbd(ctx, callLimit, append(args, "--format", "json")...)
+	args = append(args, "--format", "json")
+	out, err := c.rbd(ctx, callLimit, args...)
+	if errors.Is(err, errCrashed) {
+		out, err = c.rbd(ctx, callLimit, args...)
+	}
 	if err != nil {
 		return err
 	}

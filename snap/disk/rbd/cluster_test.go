@@ -1,0 +1,49 @@
+package rbd
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestCrash: a program that crashes while it looks at the cluster runs once more. An error says why it crashed, and a change is not made twice.
+func TestCrash(t *testing.T) {
+	dir := t.TempDir()
+	runs := filepath.Join(dir, "runs")
+	program := func(crashes int) {
+		t.Helper()
+		text := fmt.Sprintf(`#!/bin/sh
+echo "$@" >>%[1]s
+[ $(wc -l <%[1]s) -gt %[2]d ] && echo '{"size": 7}' && exit
+printf '%%s\n' 'a.cc: In function f()' 'a.cc: 12: FAILED ceph_assert(r == 0)' ' 1: main' '--- end dump of recent events ---' >&2
+kill -ABRT $$
+`, runs, crashes)
+		if err := errors.Join(os.RemoveAll(runs), os.WriteFile(filepath.Join(dir, "rbd"), []byte(text), 0o755)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ran := func() int {
+		b, _ := os.ReadFile(runs)
+		return strings.Count(string(b), "\n")
+	}
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	c := &cluster{}
+	c.args.Store(&[]string{"--id", "me"})
+
+	program(1)
+	info, err := c.info(t.Context(), "p/a")
+	if err != nil || info.Size != 7 || ran() != 2 {
+		t.Errorf("after one crash: %+v, %v, %d runs", info, err, ran())
+	}
+	program(2)
+	if _, err := c.info(t.Context(), "p/a"); err == nil || !strings.Contains(err.Error(), "rbd info p/a: a.cc: 12: FAILED ceph_assert(r == 0): the program rbd crashed (signal: aborted") || ran() != 2 {
+		t.Errorf("after two crashes: %v, %d runs", err, ran())
+	}
+	program(1)
+	if _, err := c.rbd(t.Context(), callLimit, "snap", "create", "p/a@s"); !errors.Is(err, errCrashed) || ran() != 1 {
+		t.Errorf("a change: %v, %d runs", err, ran())
+	}
+}
