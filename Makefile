@@ -62,7 +62,8 @@ deps:
 	rm -f $$log
 
 # Some tests build the programs they run: Go's cache of results knows nothing of those. Most wait for
-# servers, disks and guests: as many packages at a time as there are processors, besides those of the programs, and in each as many tests.
+# servers, disks and guests: one package more at a time than there are processors, besides those of the programs, and in each as many tests
+# as there are processors.
 # The race detector watches Go's memory. SQLite, translated from C, keeps its own outside of it: watching that finds nothing and
 # takes three times as long. BLAKE3 computes on what it is given alone, and takes three times as long as well. Those packages
 # alone: they have no generic code. One that has, built without the detector, can be where the
@@ -70,7 +71,7 @@ deps:
 # make lint vets.
 RACE := -race -gcflags=modernc.org/sqlite/lib=-race=false -gcflags=github.com/zeebo/blake3/...=-race=false
 # Without paths in what is compiled, a new clone finds in Go's cache what another one left there; without what debuggers read, linking takes less.
-TEST_FLAGS := -trimpath -ldflags '-s -w' -count=1 -vet=off -p $(shell nproc) -parallel $(shell nproc) -timeout 60m $(TAGS) -skip '^Test(Long|Soak)'
+TEST_FLAGS := -trimpath -ldflags '-s -w' -count=1 -vet=off -p $(shell expr $$(nproc) + 1) -parallel $(shell nproc) -timeout 60m $(TAGS) -skip '^Test(Long|Soak)'
 
 # What takes longest begins first: else the last package runs alone.
 LONGEST := ./daemon ./snap/disk ./snap/postgres/physical ./snap/postgres/logical ./snap/files ./snap/mysql ./snap/redis ./snap/sqlite ./engine ./systemd
