@@ -53,8 +53,8 @@ func (d *Driver) capture(ctx context.Context, op, root string, req snap.CaptureR
 	warnings := v.Warnings
 	if root != d.warmName() {
 		lacks, err := d.lacks(v.Manifest)
-		if err != nil {
-			return snap.Snapshot{}, workspace.Wrap(errs.Failed, op, err)
+		if err != nil { // as of a damaged record in the store: only a warning depends on it, and a rollback must get its safety checkpoint
+			lacks = append(lacks, fmt.Sprintf("It is not known which paths mulligand could not restore: %v.", err))
 		}
 		warnings = append(warnings, lacks...)
 		if w := d.walker.Flags.Warning(func(p string) string { return workspace.Shown(d.cfg.Dir, p) }); w != "" {
