@@ -15,7 +15,7 @@ import (
 
 const (
 	collectAt = 50       // percent that the heap may grow before it is collected
-	headroom  = 16 << 20 // bytes beside a heap that grows by a quarter: stacks, and what packing takes
+	headroom  = 16 << 20 // bytes beside a heap that grows by a quarter, for example for packing
 )
 
 // frugal sets the limit anew after each collection, unless the environment has it.
@@ -24,22 +24,25 @@ func frugal() {
 		return
 	}
 	debug.SetGCPercent(collectAt)
-	follow(&metrics.Sample{Name: "/gc/heap/live:bytes"})
+	follow([]metrics.Sample{
+		{Name: "/gc/heap/live:bytes"}, {Name: "/memory/classes/total:bytes"}, {Name: "/memory/classes/heap/released:bytes"},
+		{Name: "/memory/classes/heap/free:bytes"}, {Name: "/memory/classes/heap/objects:bytes"},
+	})
 }
 
 // follow is called once a collection has found the probe to be unreachable.
-func follow(live *metrics.Sample) {
-	samples := []metrics.Sample{*live}
+func follow(samples []metrics.Sample) {
 	metrics.Read(samples)
-	debug.SetMemoryLimit(limit(samples[0].Value.Uint64()))
+	n := func(i int) uint64 { return samples[i].Value.Uint64() }
+	debug.SetMemoryLimit(limit(n(0), n(1)-n(2)-n(3)-n(4)))
 	type probe struct{ _ *int } // with a pointer, so that it is allocated by itself
-	runtime.AddCleanup(&probe{}, follow, live)
+	runtime.AddCleanup(&probe{}, follow, samples)
 }
 
-// limit is how much memory the daemon may take that keeps so many bytes. A limit
-// that is too near makes the runtime collect all the time, and holes between objects count
-// as well: a large heap has as much room as collectAt gives it.
-func limit(live uint64) int64 {
+// limit is how much memory the daemon may take that keeps so many bytes. The runtime counts against it what is no object as well,
+// and cannot give that back: holes between objects, stacks and its own records. A limit that is too near makes it collect all the
+// time, even in a daemon at rest. A large heap has as much room as collectAt gives it.
+func limit(live, beside uint64) int64 {
 	room := max(live/4+headroom, live*collectAt/100)
-	return int64(min(live+room, math.MaxInt64))
+	return int64(min(live+beside+room, math.MaxInt64))
 }
