@@ -3,7 +3,9 @@ package follow
 import (
 	"context"
 	"errors"
+	"iter"
 	"maps"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -87,7 +89,7 @@ func (l *live) withMapped(fresh map[string]bool) map[string]bool {
 
 // filesOf returns the paths below n of files with these inode numbers.
 func filesOf(n *manifest.Node, inodes map[uint64]bool) (out []string) {
-	for _, k := range n.Children() {
+	for k := range n.All {
 		if k.IsFile() && inodes[k.ID.Ino] {
 			out = append(out, k.Name)
 		}
@@ -101,7 +103,7 @@ func filesOf(n *manifest.Node, inodes map[uint64]bool) (out []string) {
 // named has some names of a folder.
 type named struct {
 	path  string // of the folder
-	names []*manifest.Node
+	names iter.Seq[*manifest.Node]
 }
 
 // namedOutside returns the files that have more names than the tree has.
@@ -110,7 +112,7 @@ func (l *live) namedOutside() (out []named) {
 		for p := range paths {
 			if n := l.find(p); n != nil && int(n.Nlink) > len(paths) {
 				dir, _ := relpath.Split(p)
-				out = append(out, named{dir, []*manifest.Node{n}})
+				out = append(out, named{dir, slices.Values([]*manifest.Node{n})})
 			}
 		}
 	}
@@ -140,17 +142,19 @@ func (t *todo) withFolders() {
 func (l *live) allNames(folders bool) (out []named) {
 	var visit func(path string, n *manifest.Node)
 	visit = func(path string, n *manifest.Node) {
-		f := named{path: path}
-		for _, k := range n.Children() {
-			if k.IsDir() {
-				visit(relpath.Join(path, k.Name), k)
-			}
-			if folders || !k.IsDir() {
-				f.names = append(f.names, k)
+		for k := range n.Folders {
+			visit(relpath.Join(path, k.Name), k)
+		}
+		names := func(yield func(*manifest.Node) bool) {
+			for k := range n.All {
+				if (folders || !k.IsDir()) && !yield(k) {
+					return
+				}
 			}
 		}
-		if len(f.names) > 0 {
-			out = append(out, f)
+		for range names {
+			out = append(out, named{path, names})
+			break
 		}
 	}
 	visit(".", l.root)
@@ -178,9 +182,8 @@ func (f named) strays(root *beneath.Root) (out []string) {
 		return []string{f.path} // reading this path returns the error
 	}
 	defer dir.Close()
-	fd := dir.FD()
-	for _, n := range f.names {
-		if st, err := inode.StatAt(fd, n.Name); err != nil || !n.Mount && (!n.Sure || !n.Unchanged(st)) {
+	for n := range f.names {
+		if st, err := inode.StatAt(dir.FD(), n.Name); err != nil || !n.Mount && (!n.Sure || !n.Unchanged(st)) {
 			out = append(out, relpath.Join(f.path, n.Name))
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"slices"
 	"strings"
+	"sync"
 
 	"mulligan/snap"
 	"mulligan/snap/files/inode"
@@ -69,6 +70,37 @@ func (n *Node) Children() []*Node {
 		all = append(all, k)
 	}
 	return append(all, rest...)
+}
+
+// yielded has nodes for packed entries that All yields. A look at a whole tree would otherwise leave one per folder to the collector.
+var yielded = sync.Pool{New: func() any { return &Node{} }}
+
+// All yields the entries of a folder in the order of their names. It makes no node for each packed one, as Children does: such an
+// entry is a copy that is valid until the next one is yielded.
+func (n *Node) All(yield func(*Node) bool) {
+	rest := n.children
+	if n.packed != nil {
+		k := yielded.Get().(*Node)
+		defer yielded.Put(k)
+		for i := range n.packed.starts {
+			*k = Node{}
+			n.packed.get(i, k)
+			for len(rest) > 0 && rest[0].Name < k.Name {
+				if !yield(rest[0]) {
+					return
+				}
+				rest = rest[1:]
+			}
+			if !yield(k) {
+				return
+			}
+		}
+	}
+	for _, k := range rest {
+		if !yield(k) {
+			return
+		}
+	}
 }
 
 // Folders yields the folders among the entries of n. They are never copies.
