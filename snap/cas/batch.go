@@ -27,6 +27,7 @@ type Batch struct {
 func (s *Store) Begin() *Batch {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
+	s.open.Add(1)
 	return &Batch{s: s, epoch: s.epoch, held: map[Hash]struct{}{}}
 }
 
@@ -226,6 +227,9 @@ func (b *Batch) Commit(roots ...Root) error {
 func (b *Batch) Discard() {
 	b.mu.Lock()
 	held := b.held
+	if !b.ended {
+		b.s.open.Add(-1)
+	}
 	b.held, b.ended = nil, true
 	b.mu.Unlock()
 	list := make([]Hash, 0, len(held))

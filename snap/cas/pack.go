@@ -19,11 +19,10 @@ const packAtMost = 64 << 20
 // the stream is longer than groupBytes by twice the size of its last object.
 const groupBytes = 64 << 10
 
-// Pack moves objects from the log into packs, where they are smaller, if there are enough of them to be worth the work. It
-// stores versions of the same thing (see [Batch.Series]) as deltas, and compresses objects together in groups. Pack is for
-// times when the store is not used otherwise: it pauses while batches commit. Reads continue meanwhile. Pack needs free space
-// for one or two segments at a time; without it, the objects stay where they are. Pack returns the bytes saved, also with an
-// error.
+// Pack moves objects from the log into packs, where they are smaller, if there are enough of them to be worth the work. It stores
+// versions of the same thing (see [Batch.Series]) as deltas, and compresses objects together in groups. It goes on slowly while a
+// batch is open; reads continue. Pack needs free space for one or two segments at a time; without it, the objects stay where they
+// are. Pack returns the bytes saved, also with an error.
 func (s *Store) Pack(ctx context.Context) (saved int64, err error) {
 	s.gc.Lock()
 	defer s.gc.Unlock()
@@ -102,7 +101,7 @@ func (c collector) smallPacks(loose []*segment) (small []*segment) {
 // It also moves groups of other packs that have versions of the same things. After an error, each object is where it was, or in
 // a new pack.
 func (c collector) repack(ctx context.Context, victims []*segment) (err error) {
-	p := &packing{s: c, ctx: ctx, commits: c.commits.Load()}
+	p := &packing{s: c, ctx: ctx}
 	defer p.close()
 	if err := p.gather(victims); err != nil {
 		return c.ioErrorOr(opPack, err)
@@ -141,9 +140,8 @@ type packing struct {
 	items []item
 	whole []wholeGroup // groups of victims that are copied as they are
 
-	out     *packWriter
-	moves   []move // the moves of the objects in out
-	commits uint64
+	out   *packWriter
+	moves []move // the moves of the objects in out
 }
 
 // item is an object to be packed.
@@ -256,16 +254,15 @@ func (p *packing) publish() error {
 	return nil
 }
 
-// giveWay pauses if the store was used since the last call, so that others get the processor. began is the time at which the
-// present piece of work began.
+// giveWay pauses while batches are open, so that others get the processor: a capture and a restore keep one open while they look
+// at files. After five pauses packing goes on nevertheless. began is the time at which the present piece of work began.
 func (p *packing) giveWay(began time.Time) {
-	now := p.s.commits.Load()
-	if now == p.commits {
-		return
-	}
-	p.commits = now
-	select {
-	case <-time.After(min(4*time.Since(began), 100*time.Millisecond)):
-	case <-p.ctx.Done():
+	pause := min(4*time.Since(began), 100*time.Millisecond)
+	for i := 0; i < 5 && p.s.open.Load() > 0; i++ {
+		select {
+		case <-time.After(pause):
+		case <-p.ctx.Done():
+			return
+		}
 	}
 }

@@ -193,7 +193,6 @@ func (s *Store) append(prepare func(*change) error) (gone []Hash, err error) {
 		return nil, err
 	}
 	s.changeID++
-	s.commits.Add(1)
 	gone = s.apply(c)
 	s.again(c)
 	return gone, nil

@@ -76,8 +76,8 @@ type Store struct {
 	suspect atomic.Bool
 
 	groups   groupCache
-	lastPack uint32        // the newest pack's number; guarded by gc
-	commits  atomic.Uint64 // number of commits, from which Pack sees that the store is in use
+	lastPack uint32       // the newest pack's number; guarded by gc
+	open     atomic.Int64 // number of open batches, from which Pack sees that the store is in use
 }
 
 // entry is the index's information on an object. refs counts the roots, the live nodes and the open batches that refer to the
