@@ -281,7 +281,8 @@ func (g Gap) String() string { return strings.TrimSuffix(g.What, ".") + ": " + g
 // Prechecker is a driver that can predict cheaply whether Prepare would refuse.
 type Prechecker interface {
 	// Precheck returns the error that Prepare would return with the present state as its base, as far as this can be found
-	// cheaply: after nil, Prepare may still fail. Precheck makes no snapshot. If paths is not empty, it has the paths of a scope.
+	// cheaply: after nil, Prepare may still fail. It looks whether the stored data that the restore needs is present. Precheck makes no
+	// snapshot. If paths is not empty, it has the paths of a scope.
 	Precheck(ctx context.Context, target SnapshotID, paths []string) error
 }
 

@@ -3,6 +3,7 @@ package cas
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"mulligan/errs"
@@ -18,10 +19,20 @@ func (s *Store) Check(ctx context.Context, name string, full bool) error {
 	if err != nil {
 		return errs.Wrap(errs.NotFound, op, err)
 	}
+	return s.check(ctx, op, fmt.Sprintf("%q", name), []Hash{root.Hash}, full)
+}
+
+// CheckPresent does for all objects that are reachable from these what Check does without full.
+func (s *Store) CheckPresent(ctx context.Context, hashes []Hash) error {
+	return s.check(ctx, "look for stored objects", "what is needed", slices.Clone(hashes), false)
+}
+
+// check checks what is reachable from the objects in work, which the error calls name.
+func (s *Store) check(ctx context.Context, op, name string, work []Hash, full bool) error {
 	var broken []string
 	seen := map[Hash]bool{{}: true}
 	meter := snap.NewMeter(ctx, "stored objects read", "objects", 0)
-	for work := []Hash{root.Hash}; len(work) > 0; {
+	for len(work) > 0 {
 		h := work[len(work)-1]
 		work = work[:len(work)-1]
 		if seen[h] {
@@ -45,12 +56,12 @@ func (s *Store) Check(ctx context.Context, name string, full bool) error {
 	if len(broken) == 0 {
 		return nil
 	}
-	list, n := broken, len(broken)
+	n := len(broken)
 	if n > 5 {
-		list = append(list[:5:5], fmt.Sprintf("and %d more", n-5))
+		broken = append(broken[:5], fmt.Sprintf("and %d more", n-5))
 	}
-	return errs.New(errs.Corrupt, op, "%d of the %d objects of %q are damaged or missing: %s",
-		n, len(seen)-1, name, strings.Join(list, ", ")).WithHint("use another checkpoint")
+	return errs.New(errs.Corrupt, op, "%d of the %d objects of %s are damaged or missing: %s",
+		n, len(seen)-1, name, strings.Join(broken, ", ")).WithHint("use another checkpoint")
 }
 
 // checkObject checks one object and returns its refs.

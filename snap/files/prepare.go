@@ -6,6 +6,7 @@ import (
 	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
+	"mulligan/snap/files/diff"
 	"mulligan/snap/files/follow"
 	"mulligan/snap/files/manifest"
 	"mulligan/snap/files/relpath"
@@ -56,8 +57,9 @@ func (d *Driver) prepare(ctx context.Context, op string, id snap.RestoreID, base
 	return &change{d: d, id: id, plan: p, base: base, target: target, deltas: deltas}, nil
 }
 
-// Precheck returns the error that Prepare would return because of rights, free space or excluded paths. It ignores files that
-// change or cannot be read, because the capture reports these.
+// Precheck returns the error that Prepare would return because of rights, free space, excluded paths, or stored contents that are
+// missing. It looks for those contents alone that the restore writes: a snapshot may have many more. It ignores files that change
+// or cannot be read, because the capture reports these; then it looks for all contents of the snapshot.
 func (d *Driver) Precheck(ctx context.Context, target snap.SnapshotID, paths []string) error {
 	const op = "prepare files"
 	sc, err := makeScope(op, paths)
@@ -72,13 +74,26 @@ func (d *Driver) Precheck(ctx context.Context, target snap.SnapshotID, paths []s
 	defer b.Discard()
 	now, err := d.read(ctx, op, b, sc, follow.CheckNames, nil, nil) // Prepare is given a capture that has looked at everything
 	if err != nil {
-		return nil
+		return d.Verify(ctx, target, snap.Quick)
 	}
 	deltas, err := d.compare(ctx, now.Manifest, to, sc)
 	if err == nil {
-		_, err = d.applier.CheckAllowed(ctx, op, deltas, d.applier.FileOwner(now.Root.Uid), now.Manifest, to, sc)
+		deltas, err = d.applier.CheckAllowed(ctx, op, deltas, d.applier.FileOwner(now.Root.Uid), now.Manifest, to, sc)
+	}
+	if err == nil {
+		err = d.cfg.Store.CheckPresent(ctx, needed(deltas))
 	}
 	return workspace.Wrap(errs.Failed, op, err)
+}
+
+// needed returns the contents that a restore of the deltas may write.
+func needed(deltas []diff.Delta) (list []snap.Hash) {
+	for i := range deltas {
+		if c := &deltas[i]; c.New != nil && c.New.IsFile() && (c.Remake || c.Old == nil || c.Old.Hash != c.New.Hash) {
+			list = append(list, c.New.Hash)
+		}
+	}
+	return list
 }
 
 // record stores the plan durably, with references to the manifests of base and target.
