@@ -34,13 +34,14 @@ func frugal() {
 func follow(samples []metrics.Sample) {
 	metrics.Read(samples)
 	n := func(i int) uint64 { return samples[i].Value.Uint64() }
-	debug.SetMemoryLimit(limit(n(0), n(1)-n(2)-n(3)-n(4)))
+	live, total, released, free, objects := n(0), n(1), n(2), n(3), n(4)
+	debug.SetMemoryLimit(limit(live, total-released-free-objects))
 	type probe struct{ _ *int } // with a pointer, so that it is allocated by itself
 	runtime.AddCleanup(&probe{}, follow, samples)
 }
 
-// limit is how much memory the daemon may take that keeps so many bytes. The runtime counts against it what is no object as well,
-// and cannot give that back: holes between objects, stacks and its own records. A limit that is too near makes it collect all the
+// limit is how much memory the daemon may take that keeps live bytes in objects. The runtime counts against it what it has beside
+// objects as well, and cannot give that back: holes between objects, stacks and its own records. A limit that is too near makes it collect all the
 // time, even in a daemon at rest. A large heap has as much room as collectAt gives it.
 func limit(live, beside uint64) int64 {
 	room := max(live/4+headroom, live*collectAt/100)

@@ -8,16 +8,22 @@ import (
 	"testing"
 )
 
-// The limit follows what is kept, up and down, and always leaves room above it.
-func TestMemoryLimit(t *testing.T) {
+// beFrugal lets the limit follow what is kept until the test ends.
+func beFrugal(t *testing.T) {
+	t.Helper()
 	t.Setenv("GOGC", "")
 	t.Setenv("GOMEMLIMIT", "")
 	was, percent := debug.SetMemoryLimit(-1), debug.SetGCPercent(100)
-	defer func() {
+	t.Cleanup(func() {
 		debug.SetMemoryLimit(was)
 		debug.SetGCPercent(percent)
-	}()
+	})
 	frugal()
+}
+
+// The limit follows what is kept, up and down, and always leaves room above it.
+func TestMemoryLimit(t *testing.T) {
+	beFrugal(t)
 	settle := func(ok func(limit, live int64) bool) {
 		t.Helper()
 		live := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
@@ -36,4 +42,34 @@ func TestMemoryLimit(t *testing.T) {
 	runtime.KeepAlive(keep)
 	keep = nil
 	settle(func(limit, live int64) bool { return limit > live+live/8 && limit < much })
+}
+
+// Holes between objects count against the limit, and the runtime cannot give them back. The limit is above what is kept and the holes
+// together; below that, the runtime would collect all the time.
+func TestMemoryLimitAboveHoles(t *testing.T) {
+	beFrugal(t)
+	all := make([][]byte, 128<<10)
+	for i := range all {
+		all[i] = make([]byte, 1024)
+	}
+	var kept [][]byte
+	for i := 0; i < len(all); i += 8 { // a span of such objects has eight
+		kept = append(kept, all[i])
+	}
+	all = nil
+	now := []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/memory/classes/heap/unused:bytes"}}
+	const settled = 50
+	for n, i := 0, 0; i < 1000; i++ {
+		runtime.GC() // cleanups run some time after it
+		metrics.Read(now)
+		live, holes := int64(now[0].Value.Uint64()), int64(now[1].Value.Uint64())
+		if n++; holes <= 64<<20 || debug.SetMemoryLimit(-1) <= live+holes+live/4 {
+			n = 0
+		}
+		if n == settled { // the limit is no longer that of what was kept before
+			runtime.KeepAlive(kept)
+			return
+		}
+	}
+	t.Fatalf("the limit is %d, %d bytes are kept and %d are holes", debug.SetMemoryLimit(-1), now[0].Value.Uint64(), now[1].Value.Uint64())
 }
