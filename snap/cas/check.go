@@ -3,7 +3,6 @@ package cas
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 
 	"mulligan/errs"
@@ -22,9 +21,9 @@ func (s *Store) Check(ctx context.Context, name string, full bool) error {
 	return s.check(ctx, op, fmt.Sprintf("%q", name), []Hash{root.Hash}, full)
 }
 
-// CheckPresent does for all objects that are reachable from these what Check does without full.
-func (s *Store) CheckPresent(ctx context.Context, hashes []Hash) error {
-	return s.check(ctx, "look for stored objects", "what is needed", slices.Clone(hashes), false)
+// CheckPresent does for all objects that are reachable from h what Check does without full.
+func (s *Store) CheckPresent(ctx context.Context, h Hash) error {
+	return s.check(ctx, "look for stored objects", h.String(), []Hash{h}, false)
 }
 
 // check checks what is reachable from the objects in work, which the error calls name.

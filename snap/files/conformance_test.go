@@ -68,15 +68,21 @@ func (s *subject) Damage(t *testing.T, id snap.SnapshotID) {
 	must(t, err)
 	want, err := s.cas.Get(mustFind(t, m, "seed").Hash)
 	must(t, err)
+	s.overwrite(t, want[:100], 50, []byte{^want[50]})
+}
+
+// overwrite writes into the stored object that has these bytes as they are, at a place counted from the first of them.
+func (s *site) overwrite(t *testing.T, bytes []byte, at int, by []byte) {
+	t.Helper()
 	segments, err := filepath.Glob(s.store + "/*.seg")
 	must(t, err)
 	for _, p := range segments {
 		b, err := os.ReadFile(p)
 		must(t, err)
-		if i := strings.Index(string(b), string(want[:100])); i >= 0 {
+		if i := strings.Index(string(b), string(bytes)); i >= 0 {
 			f, err := os.OpenFile(p, os.O_WRONLY, 0)
 			must(t, err)
-			_, err = f.WriteAt([]byte{^want[50]}, int64(i+50))
+			_, err = f.WriteAt(by, int64(i+at))
 			must(t, err)
 			must(t, f.Close())
 			return

@@ -6,7 +6,6 @@ import (
 	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
-	"mulligan/snap/files/diff"
 	"mulligan/snap/files/follow"
 	"mulligan/snap/files/manifest"
 	"mulligan/snap/files/relpath"
@@ -77,23 +76,14 @@ func (d *Driver) Precheck(ctx context.Context, target snap.SnapshotID, paths []s
 		return d.Verify(ctx, target, snap.Quick)
 	}
 	deltas, err := d.compare(ctx, now.Manifest, to, sc)
+	fileOwner := d.applier.FileOwner(now.Root.Uid)
 	if err == nil {
-		deltas, err = d.applier.CheckAllowed(ctx, op, deltas, d.applier.FileOwner(now.Root.Uid), now.Manifest, to, sc)
+		deltas, err = d.applier.CheckAllowed(ctx, op, deltas, fileOwner, now.Manifest, to, sc)
 	}
 	if err == nil {
-		err = d.cfg.Store.CheckPresent(ctx, needed(deltas))
+		err = d.applier.CheckPresent(ctx, deltas, fileOwner)
 	}
 	return workspace.Wrap(errs.Failed, op, err)
-}
-
-// needed returns the contents that a restore of the deltas may write.
-func needed(deltas []diff.Delta) (list []snap.Hash) {
-	for i := range deltas {
-		if c := &deltas[i]; c.New != nil && c.New.IsFile() && (c.Remake || c.Old == nil || c.Old.Hash != c.New.Hash) {
-			list = append(list, c.New.Hash)
-		}
-	}
-	return list
 }
 
 // record stores the plan durably, with references to the manifests of base and target.

@@ -35,10 +35,29 @@ func (p *Applier) CheckAllowed(ctx context.Context, op string, deltas []diff.Del
 	return deltas, err
 }
 
+// needsContent reports whether a change from or to e, which is c's old or new entry, writes e's content.
+func needsContent(c *diff.Delta, e *manifest.Entry, fileOwner rights.FileOwner) bool {
+	return e != nil && e.IsFile() && (c.Remake || c.Old == nil || c.New == nil || c.Old.Hash != c.New.Hash || !fileOwner.Keeps(c.Old, c.New))
+}
+
+// CheckPresent looks whether the contents that Commit writes are in the store. It does not read them.
+func (p *Applier) CheckPresent(ctx context.Context, deltas []diff.Delta, fileOwner rights.FileOwner) error {
+	for i := range deltas {
+		c := &deltas[i]
+		if !needsContent(c, c.New, fileOwner) {
+			continue
+		}
+		if err := p.Store.CheckPresent(ctx, c.New.Hash); err != nil {
+			return contentError(workspace.Shown(p.Walker.Workspace.Dir, c.Seen()), err)
+		}
+	}
+	return nil
+}
+
 func (p *Applier) checkContents(ctx context.Context, c *diff.Delta, fileOwner rights.FileOwner) error {
 	nothing := func(int64, []byte) error { return ctx.Err() }
 	for _, e := range []*manifest.Entry{c.New, c.Old} {
-		if e == nil || !e.IsFile() || !c.Remake && c.Old != nil && c.New != nil && c.Old.Hash == c.New.Hash && fileOwner.Keeps(c.Old, c.New) {
+		if !needsContent(c, e, fileOwner) {
 			continue
 		}
 		if err := manifest.EachPiece(p.Store, e, nothing); err != nil {
