@@ -61,6 +61,9 @@ func (m *Manager) Close() error {
 // Unit returns the unit with this name, which must be valid (see ParseName). It does not ask the manager.
 func (m *Manager) Unit(name string) *Service { return &Service{m: m, name: name} }
 
+// HasOwnRoot reports whether the manager and its units see another root folder than this process.
+func (m *Manager) HasOwnRoot() bool { return m.opts.Root != "" }
+
 // Exists reports whether the manager has a file for the unit, or generated it. A masked unit exists.
 func (m *Manager) Exists(ctx context.Context, name string) (bool, error) {
 	var load string

@@ -107,7 +107,7 @@ func (b *bisection) check(ctx context.Context, req *ipc.BisectRequest) (err erro
 	if err == nil {
 		err = b.registry.CheckOwnServers(first)
 	}
-	b.shares = err == nil && first.Fork.Project == "" && (req.Jobs > 1 || !layer.RollsBackWhole(first))
+	b.shares = err == nil && (req.Jobs > 1 || !layer.RollsBackWhole(first))
 	return err
 }
 

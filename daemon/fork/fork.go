@@ -93,15 +93,11 @@ func (s *Service) Fork(ctx context.Context, who ipc.Caller, ref string, req ipc.
 	if err != nil {
 		return list, errs.Wrap(errs.Failed, op, err)
 	}
-	pinned := ""
-	if !engine.Names(parent.Rec().Unit) { // an engine may see no mount that was made after its start, and starts containers before there is one
-		var release func()
-		pinned, release, err = s.registry.Pinned(ctx, parent, origin, filepath.Dir(first.Workspace), req.Count >= minPinned)
-		if err != nil {
-			return list, errs.Wrap(errs.Failed, op, err)
-		}
-		defer release()
+	pinned, release, err := s.registry.Pinned(ctx, parent, origin, filepath.Dir(first.Workspace), req.Count >= minPinned)
+	if err != nil {
+		return list, errs.Wrap(errs.Failed, op, err)
 	}
+	defer release()
 	made, failed := make([]ipc.App, req.Count), make([]error, req.Count)
 	var work errgroup.Group
 	work.SetLimit(maxAtOnce)

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 
 	"mulligan/daemon/store"
+	"mulligan/engine"
 	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/files"
@@ -14,6 +15,19 @@ import (
 
 // Mounts makes the copies of files that folders of forks are mounted over, and mounts these.
 type Mounts struct{ b *Binder }
+
+// SeenBy reports whether what runs a parent, and is to run its forks, sees folders that are mounted while it runs. An engine may not, and starts containers before
+// the daemon has mounted anything; nor does a systemd whose root folder is not the daemon's: the mounts are not made there.
+func (m Mounts) SeenBy(ctx context.Context, parent store.App) bool {
+	switch {
+	case parent.Unit == "":
+		return true
+	case engine.Names(parent.Unit):
+		return false
+	}
+	s, err := m.b.Systemd(ctx)
+	return err == nil && !s.HasOwnRoot() // without a systemd, the fork of a unit cannot be started anyway
+}
 
 // Make makes a copy of a parent's files as in a snapshot, over which the folders of its forks can be mounted, in a folder that does not exist. The error is
 // of kind errs.Unsupported where that is not possible. Whatever the error, Remove must follow.

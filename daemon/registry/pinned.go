@@ -58,6 +58,9 @@ func (p *pinned) claim(path string, forks []store.App) bool {
 // are based on, or, with anew, one that it makes. Without one, or where there can be none, the path is "", and forks are copied.
 func (svc *Service) Pinned(ctx context.Context, parent *app.App, origin store.Checkpoint, dir string, anew bool) (path string, release func(), err error) {
 	none := func() {}
+	if !svc.binder.Mounts.SeenBy(ctx, parent.Rec()) {
+		return "", none, nil
+	}
 	if path = svc.findPinned(parent.Rec().ID, origin.ID); path != "" {
 		return path, func() { svc.Unpin(ctx, path) }, nil
 	}
