@@ -54,17 +54,37 @@ func (p *Applier) CheckPresent(ctx context.Context, deltas []diff.Delta, fileOwn
 	return nil
 }
 
+// checkContents reads the stored contents that a change to c's new or old entry needs. Of what is copied from one to the other it looks only whether the
+// store has it.
 func (p *Applier) checkContents(ctx context.Context, c *diff.Delta, fileOwner rights.FileOwner) error {
-	nothing := func(int64, []byte) error { return ctx.Err() }
+	both, err := inBoth(p.Store, c)
 	for _, e := range []*manifest.Entry{c.New, c.Old} {
-		if !needsContent(c, e, fileOwner) {
+		if err != nil || !needsContent(c, e, fileOwner) {
 			continue
 		}
-		if err := manifest.EachPiece(p.Store, e, nothing); err != nil {
-			return contentError(workspace.Shown(p.Walker.Workspace.Dir, c.Seen()), err)
+		var pieces []manifest.Piece
+		if pieces, err = manifest.PiecesOf(p.Store, e); err != nil {
+			break
 		}
+		err = parallel.InRuns(len(pieces), func() (func(int) error, func()) {
+			return func(i int) error { return p.checkPiece(ctx, pieces[i], both) }, func() {}
+		})
+	}
+	if err != nil {
+		return contentError(workspace.Shown(p.Walker.Workspace.Dir, c.Seen()), err)
 	}
 	return ctx.Err()
+}
+
+func (p *Applier) checkPiece(ctx context.Context, piece manifest.Piece, both map[int64]manifest.Piece) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if both[piece.Off] == piece {
+		return p.Store.CheckPresent(ctx, piece.Hash)
+	}
+	_, err := piece.Read(p.Store)
+	return err
 }
 
 // contentError returns the error for the stored content of a file that cannot be read. It is always damage.

@@ -3,7 +3,6 @@ package apply
 import (
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"slices"
 
@@ -213,11 +212,11 @@ func (a *job) isOurs(f *os.File, e *manifest.Entry) error {
 
 func (h *Job) createFile(dir *beneath.Root, s *staged, name string) error {
 	e := s.d.New
-	f, err := dir.OpenFile(name, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY, 0o600)
+	f, err := dir.OpenFile(name, unix.O_CREAT|unix.O_EXCL|unix.O_RDWR, 0o600)
 	if err != nil {
 		return err
 	}
-	err = h.fill(f, e)
+	err = h.fill(f, s)
 	if err == nil {
 		err = setMeta(int(f.Fd()), e)
 	}
@@ -227,26 +226,6 @@ func (h *Job) createFile(dir *beneath.Root, s *staged, name string) error {
 	h.startWriting(f)
 	s.f = f
 	return nil
-}
-
-// fill writes e's content; what is all zeros stays a hole.
-func (a *job) fill(f *os.File, e *manifest.Entry) error {
-	end := int64(0)
-	err := manifest.EachPiece(a.p.Store, e, func(off int64, p []byte) error {
-		if err := a.ctx.Err(); err != nil {
-			return err
-		}
-		n, err := f.WriteAt(p, off)
-		if err == nil && n < len(p) {
-			err = io.ErrShortWrite
-		}
-		end = off + int64(n)
-		return err
-	})
-	if err == nil && end < e.Size {
-		err = f.Truncate(e.Size)
-	}
-	return err
 }
 
 // placeStaged renames a batch into place, after what it holds is durable.

@@ -72,55 +72,58 @@ func decodeLarge(data []byte, refs []snap.Hash) (*large, error) {
 	return l, nil
 }
 
-// EachPiece calls do, in order, with every piece of e's content that is not all zeros. The pieces are verified.
-func EachPiece(s *cas.Store, e *Entry, do func(off int64, p []byte) error) error {
-	if e.Size == 0 {
-		return nil
-	}
-	if e.Size <= cas.ChunkSize {
-		p, err := s.Get(e.Hash)
-		if err == nil && int64(len(p)) != e.Size {
-			err = fmt.Errorf("%w: %d bytes stored of a file of %d", ErrFormat, len(p), e.Size)
-		}
-		if err != nil {
-			return err
-		}
-		return do(0, p)
+// Piece is a part of a file's content that is not all zeros. Pieces begin at multiples of cas.ChunkSize.
+type Piece struct {
+	Off, Size int64
+	Hash      snap.Hash
+}
+
+// PiecesOf lists the pieces of e's content, in order. It reads none of them.
+func PiecesOf(s *cas.Store, e *Entry) (list []Piece, err error) {
+	switch {
+	case e.Size == 0:
+		return nil, nil
+	case e.Size <= cas.ChunkSize:
+		return []Piece{{0, e.Size, e.Hash}}, nil
 	}
 	data, refs, err := s.Node(e.Hash)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	l, err := decodeLarge(data, refs)
 	if err == nil && l.size != e.Size {
 		err = fmt.Errorf("%w: two sizes for one file", ErrFormat)
 	}
 	if err != nil {
-		return err
+		return nil, err
 	}
-	return l.each(s, do)
+	for i := range Pieces(l.size) {
+		if off := i * cas.ChunkSize; l.has(i) {
+			list = append(list, Piece{off, min(cas.ChunkSize, l.size-off), l.refs[len(list)]})
+		}
+	}
+	return list, nil
 }
 
-func (l *large) each(s *cas.Store, do func(off int64, p []byte) error) error {
-	next := 0
-	for i := range Pieces(l.size) {
-		if !l.has(i) {
-			continue
-		}
-		p, err := s.Get(l.refs[next])
-		if err != nil {
-			return err
-		}
-		next++
-		off := i * cas.ChunkSize
-		if int64(len(p)) != min(cas.ChunkSize, l.size-off) {
-			return fmt.Errorf("%w: a piece of %d bytes", ErrFormat, len(p))
-		}
-		if err := do(off, p); err != nil {
-			return err
+// Read reads and verifies the piece.
+func (p Piece) Read(s *cas.Store) ([]byte, error) {
+	b, err := s.Get(p.Hash)
+	if err == nil && int64(len(b)) != p.Size {
+		err = fmt.Errorf("%w: %d bytes stored of a piece of %d", ErrFormat, len(b), p.Size)
+	}
+	return b, err
+}
+
+// EachPiece calls do, in order, with every piece of e's content that is not all zeros. The pieces are verified.
+func EachPiece(s *cas.Store, e *Entry, do func(off int64, p []byte) error) error {
+	list, err := PiecesOf(s, e)
+	for i := 0; err == nil && i < len(list); i++ {
+		var b []byte
+		if b, err = list[i].Read(s); err == nil {
+			err = do(list[i].Off, b)
 		}
 	}
-	return nil
+	return err
 }
 
 // OpenContent returns a reader of e's content, in which holes are zeros. The caller must close it.
@@ -159,13 +162,9 @@ func StoredSize(s *cas.Store, e *Entry) int64 {
 	if e.Size <= cas.ChunkSize {
 		return e.Size
 	}
-	data, refs, err := s.Node(e.Hash)
+	list, err := PiecesOf(s, e)
 	if err != nil {
 		return e.Size // the check of the contents reports the damage
 	}
-	l, err := decodeLarge(data, refs)
-	if err != nil {
-		return e.Size
-	}
-	return min(e.Size, int64(len(l.refs))*cas.ChunkSize)
+	return min(e.Size, int64(len(list))*cas.ChunkSize)
 }

@@ -31,7 +31,7 @@ func InRuns(n int, worker func() (do func(i int) error, end func())) error {
 	const run = 8
 	workers := min(runtime.GOMAXPROCS(0), 4, (n+run-1)/run)
 	var next atomic.Int64
-	return Each(workers, max(workers, 1), func(int) error {
+	work := func(int) error {
 		do, end := worker()
 		defer end()
 		for {
@@ -46,5 +46,9 @@ func InRuns(n int, worker func() (do func(i int) error, end func())) error {
 				return nil
 			}
 		}
-	})
+	}
+	if workers == 1 {
+		return work(0)
+	}
+	return Each(workers, max(workers, 1), work)
 }
