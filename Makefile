@@ -33,7 +33,7 @@ test-long: PACKAGES += gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user-sta
 # As root nothing is missing that a test could need, so no test may skip.
 ROOT := $(filter 0,$(shell id -u))
 
-.PHONY: build static deps test test-long soak mutants lint bench fuzz demo demo-vm reference man install share uninstall stage packages deb rpm archlinux release sbom clean
+.PHONY: build static deps test test-long soak mutants lint bench bench-full bench-growth bench-go fuzz demo demo-vm reference man install share uninstall stage packages deb rpm archlinux release sbom clean
 
 build:
 	CGO_ENABLED=0 $(BUILD) $(CLIENT_TAGS) -o bin/mulligan ./cmd/mulligan
@@ -125,13 +125,38 @@ lint:
 	go mod tidy -diff
 	$(STATICCHECK) $(TAGS) ./...
 
-# The files driver beside a shadow git repository, and every benchmark. BENCH_FILES=1000 is quick.
-bench:
-	go run $(TAGS) ./snap/files/filesbench
-	go test $(TAGS) -run '^$$' -bench . -skip '^BenchmarkContainers$$' -benchmem ./...
-	for engine in docker podman; do \
-	  MULLIGAN_TEST_NETWORK=own go test $(TAGS) -run '^$$' -bench "^BenchmarkContainers$$/^$$engine$$" -exec 'unshare --net' ./daemon || exit 1; \
-	done
+# What mulligan takes beside what people use today, in one run, and at its end one table with goals and verdicts (testkit/benchtable). These sizes
+# take less than 20 minutes on 2 cores; bench-full has those that all goals are for, and bench-growth those from 1,000 to 300,000 files.
+# BENCH=forks does that part alone.
+BENCH       := files postgres disks downtime forks hooks remotes containers
+BENCH_RUN    = MULLIGAN_TEST_NOSKIP=1 go test $(TAGS) -timeout 2h -run '^$$' -benchtime
+bench bench-full bench-growth: export BENCH_TABLE := $(CURDIR)/bin/bench.table
+bench: MB := 300
+bench: SENT := 20000
+bench-full: MB := 1000
+bench-full: SENT := 100000
+bench bench-full: deps
+	@mkdir -p bin && rm -f $(BENCH_TABLE)
+	@failed=; $(foreach part,$(BENCH),date '+== $(part) %T'; ( $(BENCH_$(part)) ) || failed="$$failed $(part)";) date '+== table %T'; \
+	go run ./testkit/benchtable/print; [ -z "$$failed" ] || { echo "failed:$$failed"; exit 1; }
+bench-growth: deps
+	@mkdir -p bin && rm -f $(BENCH_TABLE)
+	@BENCH_FILES=1000,10000,100000,300000 BENCH_ROWS=abcdefgiklmnpr go run $(TAGS) ./snap/files/filesbench
+	@go run ./testkit/benchtable/print
+BENCH_files      = go run $(TAGS) ./snap/files/filesbench
+BENCH_postgres   = MULLIGAN_BENCH_PG=1000 MULLIGAN_BENCH_PG_DIRS=xfs $(BENCH_RUN) 1x -bench '^BenchmarkCluster$$' ./snap/postgres/physical
+BENCH_disks      = $(BENCH_RUN) 1x -bench '^BenchmarkDisks$$' ./snap/disk
+BENCH_downtime   = BENCH_MB=$(MB) $(BENCH_RUN) 1x -bench '^BenchmarkRollbackDowntime$$' ./daemon
+BENCH_forks      = BENCH_MB=1000 $(BENCH_RUN) 1x -bench '^BenchmarkForks$$' ./cmd/mulligand
+BENCH_hooks      = $(BENCH_RUN) 200x -bench '^BenchmarkHook$$' ./cmd/mulligand
+BENCH_remotes    = BENCH_FILES=$(SENT) BENCH_MB=$(MB) $(BENCH_RUN) 1x -bench '^BenchmarkRemotes$$' ./cmd/mulligand
+BENCH_containers = for engine in docker podman; do \
+	    BENCH_MB=$(MB) MULLIGAN_TEST_NETWORK=own $(BENCH_RUN) 1x -bench "^BenchmarkContainers\$$/^$$engine\$$" -exec 'unshare --net' ./daemon || exit 1; \
+	  done
+
+# Every other benchmark, as go test has them.
+bench-go:
+	go test $(TAGS) -run '^$$' -bench . -skip '^Benchmark(Cluster|Disks|RollbackDowntime|Containers|Forks|Hook|Remotes)$$' -benchmem ./...
 
 # Every fuzz test for a short while, from what it was given and what earlier runs found. Of what is found, a few small inputs
 # go to the package's testdata/fuzz, for everybody: make test runs all that is there.

@@ -15,6 +15,7 @@ import (
 	"mulligan/ipc"
 	"mulligan/snap/postgres/pgtest"
 	"mulligan/testkit"
+	"mulligan/testkit/benchtable"
 )
 
 // BenchmarkRollbackDowntime has an app with 20,000 files and a Postgres database
@@ -26,26 +27,26 @@ func BenchmarkRollbackDowntime(b *testing.B) {
 	b.Run("logical", func(b *testing.B) {
 		w := world{dir: benchDir(b)}
 		c := pgtest.Start(b, pgtest.Options{Settings: settings})
-		w.compare(b, c, w.database(b, c))
+		w.compare(b, "dump", c, w.database(b, c))
 	})
 	b.Run("physical", func(b *testing.B) {
 		w := world{dir: benchDir(b)}
 		c, db := w.cluster(b, settings)
-		w.compare(b, c, db)
+		w.compare(b, "its files", c, db)
 	})
 }
 
-func (w world) compare(b *testing.B, c *pgtest.Cluster, db ipc.Database) {
-	w.fill(b, c, setting("BENCH_FILES", 20000), setting("BENCH_MB", 1000))
+func (w world) compare(b *testing.B, how string, c *pgtest.Cluster, db ipc.Database) {
+	files, mb := setting("BENCH_FILES", 20000), setting("BENCH_MB", 1000)
+	w.fill(b, c, files, mb)
 	var byHand, byMulligan time.Duration
 	for range b.N {
 		byHand += w.naively(b, c)
 		byMulligan += w.mulligan(b, db)
 	}
 	b.ReportMetric(0, "ns/op") // which says nothing here
-	b.ReportMetric(byHand.Seconds()/float64(b.N), "s-down-by-hand")
-	b.ReportMetric(byMulligan.Seconds()/float64(b.N), "s-down-mulligan")
-	b.ReportMetric(byHand.Seconds()/byMulligan.Seconds(), "times-less")
+	benchtable.Report(b, benchtable.Row{Part: "a rollback of a running app", What: fmt.Sprintf("for how long nobody answers: %d files, %d MB of PostgreSQL by %s", files, mb, how), Unit: "s",
+		Mulligan: byMulligan.Seconds() / float64(b.N), Others: []benchtable.Other{{Name: "stop, git reset, pg_restore, start", Value: byHand.Seconds() / float64(b.N)}}, Times: 1})
 }
 
 func setting(name string, otherwise int) int {

@@ -15,6 +15,7 @@ import (
 	"mulligan/engine/enginetest"
 	"mulligan/ipc"
 	"mulligan/testkit"
+	"mulligan/testkit/benchtable"
 )
 
 // visitor asks for a page again and again, each time with a limit of a second. For each line of its input it prints for how many milliseconds at most
@@ -176,14 +177,19 @@ func BenchmarkContainers(b *testing.B) {
 				_, err := d.Create(b.Context(), root, "shop", ipc.CreateRequest{Quiesce: ipc.QuiesceNone, Trigger: ipc.TriggerAgent})
 				check(b, err)
 			}
-			b.ReportMetric(median(marker.took).Seconds()*1000, "ms-marker")
 			b.ReportMetric(0, "ns/op") // which says nothing here
-			b.ReportMetric(median(took).Seconds()*1000, "ms-checkpoint")
-			b.ReportMetric(median(paused).Seconds()*1000, "ms-paused")
-			b.ReportMetric(median(hand).Seconds(), "s-down-by-hand")
-			b.ReportMetric(median(engine).Seconds(), "s-down-stop-and-start")
-			b.ReportMetric(median(mulligan).Seconds(), "s-down-mulligan")
-			b.ReportMetric(median(hand).Seconds()/median(mulligan).Seconds(), "times-less")
+			part, mb := "containers, "+string(kind), setting("BENCH_MB", 1000)
+			for _, r := range []benchtable.Row{
+				{What: "checkpoint of a turn", Unit: "ms", Mulligan: median(took).Seconds() * 1000},
+				{What: "for how long at most the page does not answer meanwhile", Unit: "ms", Mulligan: median(paused).Seconds() * 1000, Below: 100},
+				{What: "of it the database", Unit: "ms", Mulligan: median(marker.took).Seconds() * 1000, Below: 20},
+				{What: fmt.Sprintf("rollback, %d MB of PostgreSQL: for how long the page does not answer", mb), Unit: "s", Mulligan: median(mulligan).Seconds(),
+					Others: []benchtable.Other{{Name: "compose down, restore, compose up", Value: median(hand).Seconds()}}, Times: 5, Smaller: mb < 1000},
+				{What: "the same beside nothing but a stop and a start", Unit: "s", Mulligan: median(mulligan).Seconds(), Others: []benchtable.Other{{Name: "compose stop, compose start", Value: median(engine).Seconds()}}},
+			} {
+				r.Part = part
+				benchtable.Report(b, r)
+			}
 		})
 	}
 }

@@ -16,6 +16,7 @@ import (
 
 	"mulligan/ipc"
 	"mulligan/snap/postgres/pgtest"
+	"mulligan/testkit/benchtable"
 )
 
 // benchForkedApps measures five forks of an app that has files, SQLite, PostgreSQL, Redis and a web server, until the web servers of all of
@@ -120,9 +121,10 @@ func benchForkedApps(b *testing.B) {
 		}
 		d.must("drop", "--all", "--app", "shop")
 	}
-	row(b, fmt.Sprintf("%d forks of %d files, SQLite, %d MB of PostgreSQL, Redis", count, files, mb), forks, hands, "copies made by hand", 0)
-	each := int64(b.N) * count * 1e6
-	b.Logf("each fork has %d MB of memory for all its processes, and %d MB on the disk; a copy made by hand has %d MB on the disk", memory/each, disk/each, handDisk/each)
+	benchtable.Report(b, beside(b, fmt.Sprintf("%d forks of %d files, SQLite, %d MB of PostgreSQL, Redis", count, files, mb), forks, hands, "copies made by hand", 0))
+	each := float64(b.N) * count * 1e6
+	benchtable.Report(b, benchtable.Row{Part: forksPart, What: "on disk, of each", Unit: "MB", Mulligan: float64(disk) / each, Others: []benchtable.Other{{Name: "a copy made by hand", Value: float64(handDisk) / each}}})
+	benchtable.Report(b, benchtable.Row{Part: forksPart, What: "memory of all processes of a fork", Unit: "MB", Mulligan: float64(memory) / each})
 }
 
 // proportional is the memory of a process in bytes, in which what it shares with others is divided among them.

@@ -19,10 +19,11 @@ import (
 	"mulligan/snap/disk/disktest"
 	"mulligan/snap/postgres/pgtest"
 	"mulligan/testkit"
+	"mulligan/testkit/benchtable"
 )
 
-// BenchmarkForks measures forks beside what people do without them, one after the other in each round, and prints for each row whether the
-// goal is met. BENCH_FILES, BENCH_MB and BENCH_GUEST_MB are the sizes: files of the app, megabytes of its PostgreSQL database (of which a whole app
+// BenchmarkForks measures forks beside what people do without them, one after the other in each round, and reports whether the
+// goals are met. BENCH_FILES, BENCH_MB and BENCH_GUEST_MB are the sizes: files of the app, megabytes of its PostgreSQL database (of which a whole app
 // has a tenth), and megabytes on a guest's disk.
 func BenchmarkForks(b *testing.B) {
 	b.Run("files", benchForkedFiles)
@@ -41,30 +42,12 @@ func setting(name string, otherwise int) int {
 	return otherwise
 }
 
-// row reports what mulligan took, what the other way took, and whether that is the times that were aimed at; 0: nothing was.
-func row(b *testing.B, what string, mulligan, other time.Duration, beside string, goal float64) {
-	b.Helper()
-	times := other.Seconds() / mulligan.Seconds()
-	verdict := fmt.Sprintf(", goal %.0f: missed", goal)
-	switch {
-	case goal == 0: // for comparison only
-		verdict = ""
-	case times >= goal:
-		verdict = fmt.Sprintf(", goal %.0f: met", goal)
-	}
-	n := time.Duration(b.N)
-	b.Logf("%-60s %8.2f s  %8.2f s %-40s %7.1f times%s", what, (mulligan / n).Seconds(), (other / n).Seconds(), beside, times, verdict)
-}
+const forksPart = "forks"
 
-// within reports whether mulligan took less than was aimed at.
-func within(b *testing.B, what string, mulligan, goal time.Duration) {
-	b.Helper()
-	verdict := "missed"
-	took := mulligan / time.Duration(b.N)
-	if took < goal {
-		verdict = "met"
-	}
-	b.Logf("%-60s %8.2f s, goal %v: %s", what, took.Seconds(), goal, verdict)
+// beside is a row about forks: what mulligan took, beside another way.
+func beside(b *testing.B, what string, mulligan, other time.Duration, name string, goal float64) benchtable.Row {
+	n := float64(b.N)
+	return benchtable.Row{Part: forksPart, What: what, Unit: "s", Mulligan: mulligan.Seconds() / n, Others: []benchtable.Other{{Name: name, Value: other.Seconds() / n}}, Times: goal}
 }
 
 // duration runs a function, and returns how long that took.
@@ -130,10 +113,12 @@ func benchForkedFiles(b *testing.B) {
 		further += duration(func() { d.must("fork", "1", "--no-start", "--count", "3", "--app", "shop") }) / 3
 		d.must("drop", "--all", "--app", "shop")
 	}
-	const beside = "cp -a --reflink=always"
-	row(b, fmt.Sprintf("first fork of %d files, XFS", n), first, copies, beside, 1)
-	row(b, "three forks at once, mounted over one copy", three, 3*copies, "three of them", 1)
-	row(b, "each further fork of the same checkpoint", further, copies, beside, 50)
+	const reflinks = "cp -a --reflink=always"
+	benchtable.Report(b, beside(b, fmt.Sprintf("first fork of %d files, XFS", n), first, copies, reflinks, 1))
+	benchtable.Report(b, beside(b, "three forks at once, mounted over one copy", three, 3*copies, "three of them", 1))
+	r := beside(b, "each further fork of the same checkpoint", further, copies, reflinks, 50)
+	r.Smaller = n < 100_000
+	benchtable.Report(b, r)
 }
 
 func benchForkedPostgres(b *testing.B, cluster bool) {
@@ -186,11 +171,12 @@ func benchForkedPostgres(b *testing.B, cluster bool) {
 	if cluster {
 		what, goal = fmt.Sprintf("fork of %d MB of PostgreSQL, by its files, until it answers", mb), 5
 	}
-	row(b, what, fork, restore, "createdb, pg_dump | pg_restore", goal)
-	row(b, what, fork, template, "createdb -T, without an own server", 0)
+	r := beside(b, what, fork, restore, "createdb, pg_dump | pg_restore", goal)
 	if cluster {
-		within(b, what, fork, 2*time.Second)
+		r.Below, r.Smaller = 2, mb < 1000
 	}
+	benchtable.Report(b, r)
+	benchtable.Report(b, beside(b, what, fork, template, "createdb -T, without an own server", 0))
 }
 
 func benchBisect(b *testing.B) {
@@ -262,12 +248,13 @@ func benchBisect(b *testing.B) {
 		})
 		down += watch()
 	}
-	const beside = "rollbacks of the live app"
-	row(b, fmt.Sprintf("bisect over %d turns", turns), alone, byHand, beside, 1)
-	row(b, "the same with two tests at a time, over one copy", two, byHand, beside, 0)
-	row(b, "the same with a new fork for each test, over one copy", fresh, byHand, beside, 0)
-	n := time.Duration(b.N)
-	b.Logf("the app was down for %.2f s in the three bisects, and %.2f s in the rollbacks", (downBisect / n).Seconds(), (down / n).Seconds())
+	const live = "rollbacks of the live app"
+	benchtable.Report(b, beside(b, fmt.Sprintf("bisect over %d turns", turns), alone, byHand, live, 1))
+	benchtable.Report(b, beside(b, "the same with two tests at a time, over one copy", two, byHand, live, 0))
+	benchtable.Report(b, beside(b, "the same with a new fork for each test, over one copy", fresh, byHand, live, 0))
+	r := beside(b, "for how long the app was down in these three", downBisect, down, live, 0)
+	r.Below = 0.01 // the visitor's pace
+	benchtable.Report(b, r)
 }
 
 // watchDown asks an app all the time. The returned function tells for how long it did not answer.
@@ -347,8 +334,8 @@ func benchForkedGuest(b *testing.B) {
 		fork.HangUp()
 		d.must("drop", "1", "--app", "shop")
 	}
-	row(b, fmt.Sprintf("fork of a running guest, %d MB on its disk, until it answers", mb), forks, clones, "full clone of the disk, booted", 5)
-	b.Logf("on the disk, a fork's guest has %d KiB in its overlays when it answers", occupied/int64(b.N)/1024)
+	benchtable.Report(b, beside(b, fmt.Sprintf("fork of a running guest, %d MB on its disk, until it answers", mb), forks, clones, "full clone of the disk, booted", 5))
+	benchtable.Report(b, benchtable.Row{Part: forksPart, What: "what the fork's guest has of its own on disk then", Unit: "MB", Mulligan: float64(occupied) / float64(b.N) / 1e6})
 }
 
 // blocks is what files occupy, in bytes.

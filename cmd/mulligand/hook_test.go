@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"mulligan/ipc"
+	"mulligan/testkit/benchtable"
 )
 
 // hooks runs mulligan hook as agents do.
@@ -171,7 +172,7 @@ func (h hooks) edit(event string, n int) string {
 func BenchmarkHook(b *testing.B) {
 	_, h := newHooked(b, "claude-code")
 	h.run(h.claude("UserPromptSubmit", `,"prompt":"go"`))
-	measure := func(name, event string) {
+	measure := func(name, event string, median, p99 float64) {
 		b.Run(name, func(b *testing.B) {
 			var took []time.Duration
 			for b.Loop() {
@@ -179,14 +180,19 @@ func BenchmarkHook(b *testing.B) {
 				took = append(took, d)
 			}
 			slices.Sort(took)
-			b.ReportMetric(float64(took[len(took)/2].Microseconds())/1000, "median-ms")
-			b.ReportMetric(float64(took[len(took)*99/100].Microseconds())/1000, "p99-ms")
+			for _, r := range []benchtable.Row{
+				{What: name + ", median", Mulligan: took[len(took)/2].Seconds() * 1000, Below: median},
+				{What: name + ", 99th percentile", Mulligan: took[len(took)*99/100].Seconds() * 1000, Below: p99},
+			} {
+				r.Part, r.Unit, r.Smaller = "what a hook costs an agent", "ms", len(took) < 100
+				benchtable.Report(b, r)
+			}
 		})
 	}
-	measure("before-call", "PreToolUse")
-	measure("after-call", "PostToolUse")
+	measure("before a call", "PreToolUse", 5, 15)
+	measure("after a call", "PostToolUse", 5, 15)
 	h.d.stop()
-	measure("no-daemon", "PreToolUse")
+	measure("without a daemon", "PreToolUse", 500, 500)
 }
 
 // Whatever goes wrong, the agent reads what it expects and a 0, and the log has a line.

@@ -13,6 +13,7 @@ import (
 
 	"mulligan/snap"
 	"mulligan/snap/disk/disktest"
+	"mulligan/testkit/benchtable"
 )
 
 // sizes are how much data a guest's disk holds, in MiB.
@@ -30,22 +31,22 @@ func report(b *testing.B, name string, list []time.Duration) {
 
 // BenchmarkDisks measures guests with 100 MiB and with 2 GiB of data, in one run:
 // a checkpoint (beside libvirt's internal snapshots and full copies), how long
-// the guest waits for it, and a restore by stage, with memory and without. The
-// last line says how a live checkpoint's time grows from the one to the other.
+// the guest waits for it, and a restore by stage, with memory and without; and how
+// a live checkpoint's time grows from the one to the other.
 func BenchmarkDisks(b *testing.B) {
 	live := map[int]time.Duration{}
 	for _, mib := range sizes {
 		b.Run(fmt.Sprintf("%dMiB", mib), func(b *testing.B) { live[mib] = newBenchGuest(b, mib).all(b) })
 	}
-	small, large := live[sizes[0]], live[sizes[1]]
-	if small > 0 && large > 0 {
-		b.Run("live-growth", func(b *testing.B) {
-			for b.Loop() {
-			}
-			b.ReportMetric(float64(large)/float64(small), "ratio")
-		})
+	if small, large := live[sizes[0]], live[sizes[1]]; small > 0 && large > 0 {
+		benchtable.Report(b, benchtable.Row{Part: part, What: fmt.Sprintf("checkpoint of a running guest with %d MiB, beside %d MiB", sizes[1], sizes[0]), Unit: "ms", Mulligan: milliseconds(large),
+			Others: []benchtable.Other{{Name: "mulligan", Value: milliseconds(small)}}, Times: 0.5})
 	}
 }
+
+const part = "disks of guests"
+
+func milliseconds(d time.Duration) float64 { return d.Seconds() * 1000 }
 
 // benchGuest is a guest that is measured.
 type benchGuest struct {
@@ -53,10 +54,13 @@ type benchGuest struct {
 	d       *Driver
 	at      map[string]time.Time // when the driver last came to a step
 	written int
+	mib     int
+	copied  []time.Duration // by cp
+	inside  []time.Duration // libvirt's internal snapshots
 }
 
 func newBenchGuest(b *testing.B, mib int) *benchGuest {
-	return &benchGuest{vm: newVM(b, disktest.GuestOptions{SizeMiB: mib + mib/4 + 64, Blob: mib}), at: map[string]time.Time{}}
+	return &benchGuest{vm: newVM(b, disktest.GuestOptions{SizeMiB: mib + mib/4 + 64, Blob: mib}), at: map[string]time.Time{}, mib: mib}
 }
 
 // all measures everything, and gives how long a live checkpoint takes.
@@ -87,33 +91,38 @@ func (g *benchGuest) write(b *testing.B) {
 	g.Do(b, fmt.Sprintf("set value-%d", g.written))
 }
 
+// rounds is how often what is compared is done.
+const rounds = 5
+
 func (g *benchGuest) copy(b *testing.B) {
-	for b.Loop() {
-		target := filepath.Join(filepath.Dir(g.Disks[0]), "copy")
+	target := filepath.Join(filepath.Dir(g.Disks[0]), "copy")
+	for range rounds {
+		began := time.Now()
 		if out, err := exec.Command("sh", "-c", `cp --reflink=auto -- "$1" "$2" && sync "$2"`, "sh", g.Disks[0], target).CombinedOutput(); err != nil {
 			b.Fatalf("%v: %s", err, out)
 		}
-		b.StopTimer()
+		g.copied = append(g.copied, time.Since(began))
 		if err := os.Remove(target); err != nil {
 			b.Fatal(err)
 		}
-		b.StartTimer()
 	}
+	report(b, "median", g.copied)
 }
 
 func (g *benchGuest) internal(b *testing.B) {
 	d := g.lookup(b)
-	for b.Loop() {
+	for range rounds {
+		began := time.Now()
 		s, err := d.CreateSnapshotXML("<domainsnapshot><name>bench</name></domainsnapshot>", 0)
 		if err != nil {
 			b.Fatal(err)
 		}
-		b.StopTimer()
+		g.inside = append(g.inside, time.Since(began))
 		if err := s.Delete(0); err != nil {
 			b.Fatal(err)
 		}
-		b.StartTimer()
 	}
+	report(b, "median", g.inside)
 }
 
 // live captures a running guest whose agent answers, and gives the median time.
@@ -136,6 +145,11 @@ func (g *benchGuest) live(b *testing.B) time.Duration {
 	}
 	report(b, "median", took)
 	report(b, "guest-waits", waits) // from before the freeze until after the thaw
+	with := fmt.Sprintf(" of a running guest with %d MiB", g.mib)
+	benchtable.Report(b, benchtable.Row{Part: part, What: "checkpoint" + with, Unit: "ms", Mulligan: milliseconds(median(took)), Below: 70, Times: 1,
+		Others: []benchtable.Other{{Name: "virsh snapshot-create", Value: milliseconds(median(g.inside))}, {Name: "cp", Value: milliseconds(median(g.copied))}}})
+	benchtable.Report(b, benchtable.Row{Part: part, What: "for how long the guest waits for it", Unit: "ms", Mulligan: milliseconds(median(waits)),
+		Others: []benchtable.Other{{Name: "virsh snapshot-create", Value: milliseconds(median(g.inside))}}, Times: 1})
 	return median(took)
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -12,19 +13,21 @@ import (
 	"time"
 
 	"mulligan/snap"
+	"mulligan/testkit/benchtable"
 )
 
 // bench measures one site.
 type bench struct {
 	*site
-	tree  *tree
-	table *table
-	runs  int
-	rows  string // keys of the rows to measure; "": all
+	tree   *tree
+	table  *table
+	runs   int
+	rows   string  // keys of the rows to measure; "": all
+	restic *restic // which has a checkpoint of the tree, if rows need one
 }
 
-// wants reports whether the row with the key is to be measured.
-func (b *bench) wants(key string) bool { return b.rows == "" || strings.Contains(b.rows, key) }
+// wants reports whether a row with one of the keys is to be measured.
+func (b *bench) wants(keys string) bool { return b.rows == "" || strings.ContainsAny(b.rows, keys) }
 
 // timed returns the duration of f.
 func timed(f func() error) (time.Duration, error) {
@@ -44,48 +47,75 @@ func quantile(times []time.Duration, q float64) time.Duration {
 	return times[int(q*float64(len(times)))]
 }
 
-// rounds measures git, git with core.fsync=all and mulligan in turn, b.runs times. Before each measurement, it waits until
-// neither side has work left, calls ready, syncs the disk, and calls change. Nothing waits between change and the measurement,
-// so the journal has not read the changes yet.
-func (b *bench) rounds(ctx context.Context, name, key string, least float64, ready, change func() error, git func(options ...string) error, ours func() error) error {
-	if !b.wants(key) {
+// side is one of those that do the same work.
+type side struct {
+	name string
+	do   func() error
+}
+
+// gits are git with its defaults, and with core.fsync=all.
+func gits(do func(options ...string) error) []side {
+	return []side{{"git", func() error { return do() }}, {"git fsync=all", func() error { return do(fsyncAll...) }}}
+}
+
+// work is what is measured for one row.
+type work struct {
+	key, what     string
+	times, below  float64 // the goals, see [benchtable.Row]
+	ready, change func() error
+	mulligan      func() error
+	others        []side
+	runs          int // 0: as many as for most rows
+}
+
+// rounds measures the others and mulligan in turn. Before each measurement, it waits until neither git nor mulligan has work left, calls ready, syncs the
+// disk, and calls change. Nothing waits between change and the measurement, so the journal has not read the changes yet.
+func (b *bench) rounds(ctx context.Context, w work) error {
+	if !b.wants(w.key) {
 		return nil
 	}
-	var plain, synced, mine []time.Duration
-	for range b.runs {
-		for _, side := range []struct {
-			name  string
-			times *[]time.Duration
-			do    func() error
-		}{
-			{"git", &plain, func() error { return git() }},
-			{"git with fsync", &synced, func() error { return git(fsyncAll...) }},
-			{"mulligan", &mine, ours},
-		} {
-			if err := errors.Join(b.git.checkpoint(ctx), b.awaitIdle(ctx), ready()); err != nil {
+	took := map[string][]time.Duration{}
+	sides := append(slices.Clone(w.others), side{"mulligan", w.mulligan})
+	if w.runs == 0 {
+		w.runs = b.runs
+	}
+	for range w.runs {
+		for _, s := range sides {
+			if err := errors.Join(b.git.checkpoint(ctx), b.awaitIdle(ctx), call(w.ready)); err != nil {
 				return err
 			}
 			syscall.Sync() // so that no side waits for the writes of another
-			if err := change(); err != nil {
+			if err := call(w.change); err != nil {
 				return err
 			}
-			took, err := timed(side.do)
+			t, err := timed(s.do)
 			if err == nil {
 				err = b.tree.whole()
 			}
 			if err != nil {
-				return fmt.Errorf("%s, %s: %w", name, side.name, err)
+				return fmt.Errorf("%s, %s: %w", w.what, s.name, err)
 			}
-			*side.times = append(*side.times, took)
+			took[s.name] = append(took[s.name], t)
 		}
 	}
-	b.table.add(row{key: key, name: name, git: ms(median(plain)), synced: ms(median(synced)), ours: ms(median(mine)), least: least})
-	return nil
+	r := benchtable.Row{What: w.what, Mulligan: ms(median(took["mulligan"])), Times: w.times, Below: w.below}
+	for _, s := range w.others {
+		r.Others = append(r.Others, benchtable.Other{Name: s.name, Value: ms(median(took[s.name]))})
+	}
+	return b.table.add(w.key, r)
+}
+
+// call calls f, unless it is nil.
+func call(f func() error) error {
+	if f == nil {
+		return nil
+	}
+	return f()
 }
 
 // first measures the first capture of a tree, and its size on disk. It leaves out git with core.fsync=all, which takes minutes
 // to sync each of 100,000 objects.
-func (b *bench) first(ctx context.Context) error {
+func (b *bench) first(ctx context.Context) (err error) {
 	runs := 1
 	if b.wants("f") {
 		runs = min(b.runs, max(1, 50_000/b.table.files))
@@ -114,33 +144,71 @@ func (b *bench) first(ctx context.Context) error {
 		}
 		mine = append(mine, took)
 	}
-	if !b.wants("f") {
+	if !b.wants("fgmn") {
 		return nil
 	}
-	b.table.add(row{key: "f", name: "first capture", git: ms(median(plain)), ours: ms(median(mine)), least: 8})
-	git, err := disk(b.git.dir)
-	ours, err2 := disk(b.storeDir())
-	b.table.add(row{key: "g", name: "on disk after it", unit: "MB", git: float64(git) / 1e6, ours: float64(ours) / 1e6, least: 1 / 0.6})
-	return errors.Join(err, err2)
+	if b.restic, err = newRestic(ctx, filepath.Join(b.dir, "restic"), b.tree.dir); err != nil {
+		return err
+	}
+	syscall.Sync()
+	theirs, err := timed(func() error { return b.restic.checkpoint(ctx, "first") })
+	if err != nil || !b.wants("fg") {
+		return err
+	}
+	others := []benchtable.Other{{Name: "git", Value: ms(median(plain))}, {Name: "restic", Value: ms(theirs)}}
+	if err := b.table.add("f", benchtable.Row{What: "first capture", Mulligan: ms(median(mine)), Others: others, Times: 8}); err != nil {
+		return err
+	}
+	return b.sizes(ctx)
+}
+
+// sizes measures what the stores occupy after the first capture. Mulligan's is compared with what git's checkpoints take, and beside that with what is left
+// after hours of git's and restic's own compression.
+func (b *bench) sizes(ctx context.Context) error {
+	packed := *b.git
+	packed.dir += ".packed"
+	if out, err := exec.CommandContext(ctx, "cp", "-a", b.git.dir, packed.dir).CombinedOutput(); err != nil {
+		return fmt.Errorf("cp: %w: %s", err, out)
+	}
+	if _, err := packed.run(ctx, "gc", "-q"); err != nil {
+		return err
+	}
+	size := map[string]float64{}
+	for name, dir := range map[string]string{"git": b.git.dir, "git gc": packed.dir, "restic": b.restic.dir, "mulligan": b.storeDir()} {
+		n, err := disk(dir)
+		if err != nil {
+			return err
+		}
+		size[name] = float64(n) / 1e6
+	}
+	r := benchtable.Row{What: "on disk after it", Unit: "MB", Mulligan: size["mulligan"], Others: []benchtable.Other{{Name: "git", Value: size["git"]}}, Times: 1.8}
+	others := []benchtable.Other{{Name: "git gc", Value: size["git gc"]}, {Name: "restic", Value: size["restic"]}}
+	return errors.Join(b.table.add("g", r), os.RemoveAll(packed.dir),
+		b.table.add("g", benchtable.Row{What: "on disk after it, beside packs", Unit: "MB", Mulligan: size["mulligan"], Others: others}))
 }
 
 // start starts the journal and measures the time until it is current.
 func (b *bench) start(ctx context.Context) error {
 	took, err := timed(func() error { return b.follow(ctx) })
-	b.table.add(row{name: "until the journal is current", ours: ms(took)})
-	return err
+	if err != nil {
+		return err
+	}
+	return b.table.add("s", benchtable.Row{What: "until the journal is current", Mulligan: ms(took)})
 }
 
-func nothing() error { return nil }
+// checkpoints are the sides that make a checkpoint.
+func (b *bench) checkpoints(ctx context.Context) (others []side, mulligan func() error) {
+	return gits(func(options ...string) error { return b.git.checkpoint(ctx, options...) }), func() error {
+		_, err := b.checkpoint(ctx)
+		return err
+	}
+}
 
 // unchanged measures the automatic checkpoint at a turn's first write.
 func (b *bench) unchanged(ctx context.Context) error {
-	return b.rounds(ctx, "checkpoint, nothing changed (a turn's first write)", "a", 300, nothing, nothing,
-		func(options ...string) error { return b.git.checkpoint(ctx, options...) },
-		func() error {
-			_, err := b.checkpoint(ctx)
-			return err
-		})
+	w := work{key: "a", what: "checkpoint, nothing changed (a turn's first write)", times: 300}
+	w.others, w.mulligan = b.checkpoints(ctx)
+	return b.rounds(ctx, w)
 }
 
 func (b *bench) barrier(ctx context.Context) error {
@@ -155,27 +223,21 @@ func (b *bench) barrier(ctx context.Context) error {
 		}
 		times = append(times, took)
 	}
-	b.table.add(row{key: "k", name: "barrier, nothing changed", ours: ms(median(times)), most: 3})
-	return nil
+	return b.table.add("k", benchtable.Row{What: "barrier, nothing changed", Mulligan: ms(median(times)), Below: 3})
 }
 
 func (b *bench) edits(ctx context.Context) error {
 	for _, c := range []struct {
 		n     int
 		key   string
-		least float64
+		times float64
 	}{{10, "b", 40}, {1000, "c", 0}} {
 		if c.n > len(b.tree.files)/2 {
 			continue
 		}
-		err := b.rounds(ctx, fmt.Sprintf("durable checkpoint, %d files just changed", c.n), c.key, c.least,
-			nothing, func() error { return b.tree.edit(c.n) },
-			func(options ...string) error { return b.git.checkpoint(ctx, options...) },
-			func() error {
-				_, err := b.checkpoint(ctx)
-				return err
-			})
-		if err != nil {
+		w := work{key: c.key, what: fmt.Sprintf("durable checkpoint, %d files just changed", c.n), times: c.times, change: func() error { return b.tree.edit(c.n) }}
+		w.others, w.mulligan = b.checkpoints(ctx)
+		if err := b.rounds(ctx, w); err != nil {
 			return err
 		}
 	}
@@ -183,17 +245,20 @@ func (b *bench) edits(ctx context.Context) error {
 }
 
 func (b *bench) restores(ctx context.Context) error {
+	half := len(b.tree.files) / 2
 	for _, c := range []struct {
-		n     int
-		key   string
-		least float64
-	}{{10, "d", 40}, {1000, "e", 4}} {
-		if c.n > len(b.tree.files)/2 {
+		n            int
+		key          string
+		times, below float64
+		runs         int
+	}{{10, "d", 100, 10, 0}, {1000, "e", 4, 0, 0}, {half, "q", 3, 0, 1}} {
+		if c.n > half {
 			continue
 		}
 		var commit string
 		var target, base snap.SnapshotID
-		ready := func() (err error) {
+		w := work{key: c.key, what: fmt.Sprintf("restore of %d files (mulligan's is checked)", c.n), times: c.times, below: c.below, runs: c.runs}
+		w.ready = func() (err error) {
 			if commit, err = b.git.head(ctx); err != nil {
 				return err
 			}
@@ -208,10 +273,9 @@ func (b *bench) restores(ctx context.Context) error {
 			}
 			return err
 		}
-		err := b.rounds(ctx, fmt.Sprintf("restore of %d files (ours: verified)", c.n), c.key, c.least, ready, nothing,
-			func(options ...string) error { return b.git.restore(ctx, commit, options...) },
-			func() error { return b.restore(ctx, target, base) })
-		if err != nil {
+		w.others = gits(func(options ...string) error { return b.git.restore(ctx, commit, options...) })
+		w.mulligan = func() error { return b.restore(ctx, target, base) }
+		if err := b.rounds(ctx, w); err != nil {
 			return err
 		}
 	}
@@ -221,7 +285,7 @@ func (b *bench) restores(ctx context.Context) error {
 func ms(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e6 }
 func us(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e3 }
 
-// measureOthers measures two special cases: one large file, and a small tree of which git ignores the largest part.
+// measureOthers measures special cases: one large file, and a small tree of which git ignores the largest part.
 func measureOthers(ctx context.Context, dir string, from sources, runs int, rows string) (*table, error) {
 	t := &table{title: "special cases"}
 	want := (&bench{rows: rows}).wants
@@ -233,59 +297,6 @@ func measureOthers(ctx context.Context, dir string, from sources, runs int, rows
 		err = ignoring(ctx, filepath.Join(dir, "ignoring"), from, t, runs)
 	}
 	return t, err
-}
-
-// large measures a checkpoint after 4 KB of a file of 512 MB have changed.
-func large(ctx context.Context, dir string, t *table) error {
-	const size = 512 << 20
-	s, err := newSite(dir)
-	if err != nil {
-		return err
-	}
-	b := &bench{site: s, tree: &tree{dir: s.tree}, table: t, runs: 1}
-	change := func(at int64) error {
-		f, err := os.OpenFile(filepath.Join(s.tree, "image"), os.O_WRONLY, 0)
-		if err != nil {
-			return err
-		}
-		_, err = f.WriteAt(make([]byte, 4096), at)
-		return errors.Join(err, f.Close())
-	}
-	err = errors.Join(b.tree.random("image", size), s.git.init(ctx), s.git.checkpoint(ctx), s.open(true))
-	if err == nil {
-		_, err = s.captureWalking(ctx)
-	}
-	if err != nil {
-		return err
-	}
-	if err := errors.Join(s.follow(ctx), change(100<<20)); err != nil {
-		return err
-	}
-	r := row{key: "h", name: "512 MB file, 4 KB changed", least: 40}
-	d := row{key: "h", name: "added on disk by it", unit: "MB", most: 2}
-	r.ours, d.ours, err = grown(s.storeDir(), func() error {
-		_, err := s.checkpoint(ctx)
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	r.git, d.git, err = grown(s.git.dir, func() error { return s.git.checkpoint(ctx) })
-	t.add(r)
-	t.add(d)
-	return errors.Join(err, s.close())
-}
-
-// grown returns the duration of f in ms, and the number of MB by which f makes dir grow.
-func grown(dir string, f func() error) (took, megabytes float64, err error) {
-	before, err := disk(dir)
-	if err != nil {
-		return 0, 0, err
-	}
-	syscall.Sync()
-	t, err := timed(f)
-	after, err2 := disk(dir)
-	return ms(t), float64(after-before) / 1e6, errors.Join(err, err2)
 }
 
 // ignoring measures the best case for git: 300 files, and a node_modules that git ignores. mulligan captures all of it.
@@ -313,20 +324,9 @@ func ignoring(ctx context.Context, dir string, from sources, t *table, runs int)
 		err = s.follow(ctx)
 	}
 	if err == nil {
-		err = b.rounds(ctx, "300 files and an ignored node_modules, 10 changed", "j", 0, nothing, func() error { return b.tree.edit(10) },
-			func(options ...string) error { return s.git.checkpoint(ctx, options...) },
-			func() error {
-				_, err := s.checkpoint(ctx)
-				return err
-			})
+		w := work{key: "j", what: "300 files and an ignored node_modules, 10 changed", change: func() error { return b.tree.edit(10) }}
+		w.others, w.mulligan = b.checkpoints(ctx)
+		err = b.rounds(ctx, w)
 	}
 	return errors.Join(err, s.close())
-}
-
-func occupied(path string) (int64, error) {
-	var st syscall.Stat_t
-	if err := syscall.Lstat(path, &st); err != nil {
-		return 0, err
-	}
-	return st.Blocks * 512, nil
 }

@@ -16,6 +16,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"mulligan/testkit/benchtable"
 )
 
 // daemon is a real mulligand.
@@ -23,6 +25,7 @@ type daemon struct {
 	cmd     *exec.Cmd
 	client  *http.Client
 	log     bytes.Buffer
+	dir     string
 	program string // the mulligan that was built with it
 	socket  string
 }
@@ -32,31 +35,36 @@ func startDaemon(ctx context.Context, dir string) (*daemon, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
-	bin, socket, config := filepath.Join(dir, "mulligand"), filepath.Join(dir, "sock"), filepath.Join(dir, "mulligand.toml")
-	d := &daemon{program: filepath.Join(dir, "mulligan"), socket: socket}
-	for _, p := range []struct{ at, tags, from string }{{bin, "libvirt_dlopen", "mulligan/cmd/mulligand"}, {d.program, "nethttpomithttp2", "mulligan/cmd/mulligan"}} {
+	socket := filepath.Join(dir, "sock")
+	d := &daemon{dir: dir, program: filepath.Join(dir, "mulligan"), socket: socket}
+	for _, p := range []struct{ at, tags, from string }{{filepath.Join(dir, "mulligand"), "libvirt_dlopen", "mulligan/cmd/mulligand"}, {d.program, "nethttpomithttp2", "mulligan/cmd/mulligan"}} {
 		if out, err := exec.CommandContext(ctx, "go", "build", "-ldflags", "-s -w", "-tags", p.tags, "-o", p.at, p.from).CombinedOutput(); err != nil {
 			return nil, fmt.Errorf("build %s: %w: %s", p.from, err, out)
 		}
 	}
-	if err := os.WriteFile(config, nil, 0o600); err != nil {
-		return nil, err
-	}
-	d.cmd = exec.Command(bin, "--user", "--config", config, "--state-dir", filepath.Join(dir, "state"), "--socket", socket)
 	d.client = &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", socket)
 	}}}
-	d.cmd.Stderr = &d.log
-	if err := d.cmd.Start(); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "mulligand.toml"), nil, 0o600); err != nil {
 		return nil, err
 	}
-	for end := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
+	return d, d.start(ctx)
+}
+
+// start starts the daemon, and waits until it answers.
+func (d *daemon) start(ctx context.Context) error {
+	d.cmd = exec.Command(filepath.Join(d.dir, "mulligand"), "--user", "--config", filepath.Join(d.dir, "mulligand.toml"), "--state-dir", filepath.Join(d.dir, "state"), "--socket", d.socket)
+	d.cmd.Stderr = &d.log
+	if err := d.cmd.Start(); err != nil {
+		return err
+	}
+	for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
 		err := d.call(ctx, "GET", "/healthz", nil, nil)
 		if err == nil {
-			return d, nil
+			return nil
 		}
 		if time.Now().After(end) {
-			return nil, errors.Join(err, d.stop(), errors.New(d.log.String()))
+			return errors.Join(err, d.stop(), errors.New(d.log.String()))
 		}
 	}
 }
@@ -158,14 +166,16 @@ func (d *daemon) stop() error {
 	return d.cmd.Wait()
 }
 
-// daemon measures the memory of a real mulligand that follows the tree, and the time that an agent's writes take meanwhile.
+// daemon measures a real mulligand that follows the tree and makes its checkpoints by itself: its memory, the time that an agent's writes take meanwhile, a
+// rollback as a user's command, and a restart.
 func (b *bench) daemon(ctx context.Context) error {
-	if !b.wants("i") && !b.wants("l") {
+	if !b.wants("ilpr") {
 		return nil
 	}
 	if err := b.close(); err != nil {
 		return err
 	}
+	b.journal = nil // the daemon has one
 	alone, err := b.tree.writes()
 	if err != nil {
 		return err
@@ -180,22 +190,64 @@ func (b *bench) daemon(ctx context.Context) error {
 	if err == nil {
 		err = errors.Join(d.checkpoint(ctx, "bench"), b.tree.edit(min(1000, len(b.tree.files)/2)), d.checkpoint(ctx, "bench"))
 	}
-	now, most, err2 := d.memory()
-	b.table.add(row{key: "i", name: "memory of the daemon (RSS), 1000 files just changed", unit: "MB", ours: now, most: 120})
-	b.table.add(row{name: "the most that it ever took (first capture)", unit: "MB", ours: most})
-	followed, err3 := b.tree.writes()
-	err = errors.Join(err, err2, err3, d.stop())
-	after, err2 := b.tree.writes()
-	alone = append(alone, after...)
+	if err == nil {
+		err = b.memory(d)
+	}
+	if err == nil {
+		err = b.agentsWrites(d, alone)
+	}
+	if err == nil {
+		err = b.rollback(ctx, d, "p", "`mulligan rollback` of an app that is followed, 10 files just changed", 60, nil)
+	}
+	if err == nil {
+		err = b.restart(ctx, d)
+	}
+	return errors.Join(err, d.stop())
+}
+
+func (b *bench) memory(d *daemon) error {
+	now, most, err := d.memory()
+	client, err2 := os.Stat(d.program)
+	if err := errors.Join(err, err2); err != nil {
+		return err
+	}
+	return errors.Join(b.table.add("i", benchtable.Row{What: "size of the client, `mulligan`", Unit: "MB", Mulligan: float64(client.Size()) / 1e6, Below: 10}),
+		b.table.add("i", benchtable.Row{What: "memory of the daemon (RSS), 1000 files just changed", Unit: "MB", Mulligan: now, Below: 120}),
+		b.table.add("i", benchtable.Row{What: "the most that it ever took (first capture; the goal is for 300,000 files)", Unit: "MB", Mulligan: most, Below: 250}))
+}
+
+// agentsWrites measures writes beside the same without a daemon.
+func (b *bench) agentsWrites(d *daemon, alone []time.Duration) error {
+	followed, err := b.tree.writes()
+	if err != nil {
+		return err
+	}
 	for _, q := range []struct {
 		name string
 		at   float64
 	}{{"median", 0.5}, {"99th percentile", 0.99}} {
-		without := us(quantile(alone, q.at))
-		b.table.add(row{key: "l", name: fmt.Sprintf("an agent's write while the daemon follows, %s (alone: %s µs)", q.name, figure(without)),
-			unit: "µs", ours: us(quantile(followed, q.at))})
+		r := benchtable.Row{What: "an agent's write while the daemon follows, " + q.name, Unit: "µs", Mulligan: us(quantile(followed, q.at)),
+			Others: []benchtable.Other{{Name: "without a daemon", Value: us(quantile(alone, q.at))}}}
+		if err := b.table.add("l", r); err != nil {
+			return err
+		}
 	}
-	return errors.Join(err, err2)
+	return nil
+}
+
+// restart measures how long it takes from a clean restart until the next checkpoint is made.
+func (b *bench) restart(ctx context.Context, d *daemon) error {
+	if !b.wants("r") {
+		return nil
+	}
+	if err := d.stop(); err != nil {
+		return err
+	}
+	took, err := timed(func() error { return errors.Join(d.start(ctx), d.checkpoint(ctx, "bench")) })
+	if err != nil {
+		return err
+	}
+	return b.table.add("r", benchtable.Row{What: "from a clean restart of the daemon to the next checkpoint", Mulligan: ms(took), Below: 3000})
 }
 
 // writes returns the times of 1000 writes such as an agent makes: some at a time, each of a whole file, then a pause.

@@ -10,12 +10,13 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"mulligan/testkit/benchtable"
 )
 
-// commands measures what a user types for an app whose settings are the defaults: `mulligan create`, and `mulligan rollback` with the safety checkpoint before
-// it and the proof after it. Git's restore has a checkpoint before it as well.
+// commands measures what a user types for an app whose settings are the defaults.
 func (b *bench) commands(ctx context.Context) error {
-	if !b.wants("m") && !b.wants("n") {
+	if !b.wants("mn") {
 		return nil
 	}
 	if err := b.close(); err != nil {
@@ -27,30 +28,45 @@ func (b *bench) commands(ctx context.Context) error {
 		return err
 	}
 	err = d.addByDefault(ctx, "bench", b.tree.dir)
-	edit := func() error { return b.tree.edit(10) }
 	if err == nil {
-		err = b.rounds(ctx, "`mulligan create` by default, 10 files just changed", "m", 0, nothing, edit,
-			func(options ...string) error { return b.git.checkpoint(ctx, options...) },
-			func() error { return d.command(ctx, nil, "--app", "bench", "create") })
+		w := work{key: "m", what: "`mulligan create` by default, 10 files just changed", times: 1, change: func() error { return b.tree.edit(10) }}
+		w.others, _ = b.checkpoints(ctx)
+		w.others = append(w.others, side{"restic", func() error { return b.restic.checkpoint(ctx, "changed") }})
+		w.mulligan = func() error { return d.command(ctx, nil, "--app", "bench", "create") }
+		err = b.rounds(ctx, w)
 	}
+	if err == nil {
+		err = b.rollback(ctx, d, "n", "`mulligan rollback` by default, 10 files just changed", 0, b.restic)
+	}
+	return errors.Join(err, d.stop())
+}
+
+// rollback measures `mulligan rollback`, with the safety checkpoint before it and the proof after it. The others make a checkpoint before they restore, too.
+func (b *bench) rollback(ctx context.Context, d *daemon, key, what string, below float64, restic *restic) error {
 	var commit string
 	var target struct {
 		ID string `json:"checkpoint_id"`
 	}
-	ready := func() (err error) {
+	w := work{key: key, what: what, times: 1, below: below, change: func() error { return b.tree.edit(10) }}
+	w.ready = func() (err error) {
 		if commit, err = b.git.head(ctx); err == nil {
 			err = d.command(ctx, &target, "--app", "bench", "create")
 		}
+		if err == nil && restic != nil {
+			err = restic.checkpoint(ctx, "before")
+		}
 		return err
 	}
-	if err == nil {
-		err = b.rounds(ctx, "`mulligan rollback` by default, 10 files just changed", "n", 0, ready, edit,
-			func(options ...string) error {
-				return errors.Join(b.git.checkpoint(ctx, options...), b.git.restore(ctx, commit, options...))
-			},
-			func() error { return d.command(ctx, nil, "--app", "bench", "rollback", target.ID) })
+	w.others = gits(func(options ...string) error {
+		return errors.Join(b.git.checkpoint(ctx, options...), b.git.restore(ctx, commit, options...))
+	})
+	if restic != nil {
+		w.others = append(w.others, side{"restic", func() error {
+			return errors.Join(restic.checkpoint(ctx, "safety"), restic.restore(ctx, "before"))
+		}})
 	}
-	return errors.Join(err, d.stop())
+	w.mulligan = func() error { return d.command(ctx, nil, "--app", "bench", "rollback", target.ID) }
+	return b.rounds(ctx, w)
 }
 
 // addByDefault registers an app with the default settings, and waits until the daemon follows its files, which it does after the first checkpoint.
@@ -105,10 +121,12 @@ func (d *daemon) rest(ctx context.Context, t *table, folders int) error {
 	after, err2 := d.processor()
 	now, _, err3 := d.memory()
 	watches, err4 := d.watches()
-	t.add(row{key: "o", name: "of one processor", unit: "%", ours: 100 * (after - before).Seconds() / observed.Seconds(), most: 1})
-	t.add(row{name: "memory (RSS)", unit: "MB", ours: now, most: 150})
-	t.add(row{name: fmt.Sprintf("inotify watches, for %d folders", folders), unit: "watches", ours: float64(watches)})
-	return errors.Join(err, err2, err3, err4)
+	if err := errors.Join(err, err2, err3, err4); err != nil {
+		return err
+	}
+	return errors.Join(t.add("o", benchtable.Row{What: "of one processor", Unit: "%", Mulligan: 100 * (after - before).Seconds() / observed.Seconds(), Below: 1}),
+		t.add("o", benchtable.Row{What: "memory (RSS)", Unit: "MB", Mulligan: now, Below: 150}),
+		t.add("o", benchtable.Row{What: fmt.Sprintf("inotify watches, for %d folders", folders), Unit: "watches", Mulligan: float64(watches)}))
 }
 
 func pause(ctx context.Context, d time.Duration) error {

@@ -1,11 +1,11 @@
-// Command filesbench compares the files driver with a shadow git repository, in which other tools keep a workspace's
-// checkpoints. It measures both in turn, in one run, on the same tree and with the same edits, so that the ratios hold on a
-// busy machine. It prints a table for each size, and leaves nothing behind except a cache of npm packages.
+// Command filesbench compares the files driver, and the commands of a user, with a shadow git repository, in which other tools keep a workspace's checkpoints,
+// and with restic. It measures all in turn, in one run, on the same tree and with the same edits, so that the ratios hold on a busy machine. It prints each
+// row as it is measured, and all of them at its end, and leaves nothing behind except npm packages and restic in the cache for tests.
 //
-//	make bench                                   # 1,000, 20,000 and 100,000 files
-//	BENCH_FILES=1000 make bench                  # quickly
-//	BENCH_DIR=/srv/scratch BENCH_RUNS=9 make bench
-//	BENCH_ROWS=ade make bench                    # only these rows, and what they need
+//	go run -tags libvirt_dlopen ./snap/files/filesbench        # 1,000 and 100,000 files
+//	BENCH_FILES=1000,20000,300000 …                            # others
+//	BENCH_DIR=/srv/scratch BENCH_RUNS=9 …
+//	BENCH_ROWS=ade …                                           # only these rows, and what they need
 //
 // The git side has its GIT_DIR outside of the tree, gc.auto=0 and the untracked cache. A checkpoint is `git add -A -f .` and a
 // commit (-f, so that it has everything that mulligan's has), and a restore is `git reset --hard` and `git clean -fdx`. Git is
@@ -24,6 +24,8 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+
+	"mulligan/testkit/benchtable"
 )
 
 func main() {
@@ -37,15 +39,15 @@ func main() {
 	}
 }
 
-func run(ctx context.Context) error {
+func run(ctx context.Context) (err error) {
 	if len(os.Args) > 1 {
 		return errors.New("takes no arguments; BENCH_FILES, BENCH_RUNS, BENCH_ROWS and BENCH_DIR in the environment say what to measure, and where")
 	}
-	sizes, err := numbers("BENCH_FILES", "1000,20000,100000")
+	sizes, err := numbers("BENCH_FILES", "1000,100000")
 	if err != nil {
 		return err
 	}
-	runs, err := numbers("BENCH_RUNS", "5")
+	runs, err := numbers("BENCH_RUNS", "3")
 	if err != nil {
 		return err
 	}
@@ -59,29 +61,49 @@ func run(ctx context.Context) error {
 		return err
 	}
 	rows := os.Getenv("BENCH_ROWS")
-	var growth growth
+	var all []*table
+	defer func() { // also after an error: what was measured before it is worth reading
+		if os.Getenv("BENCH_TABLE") == "" {
+			err = errors.Join(err, printed(all))
+		}
+	}()
 	for _, n := range sizes {
-		t, err := measure(ctx, filepath.Join(top, strconv.Itoa(n)), from, n, runs[0], rows)
-		if t != nil { // after an error, t has the rows that were measured before
-			t.print(os.Stdout)
+		dir := filepath.Join(top, strconv.Itoa(n))
+		t, err := measure(ctx, dir, from, n, runs[0], rows)
+		if t != nil {
+			all = append(all, t)
+		}
+		if err == nil {
+			err = os.RemoveAll(dir)
 		}
 		if err != nil {
 			return err
 		}
-		growth.add(t)
-		if err := os.RemoveAll(filepath.Join(top, strconv.Itoa(n))); err != nil {
+	}
+	for _, last := range []func() (*table, error){
+		func() (*table, error) { return growth(all[:len(sizes)]) },
+		func() (*table, error) { return measureOthers(ctx, filepath.Join(top, "others"), from, runs[0], rows) },
+		func() (*table, error) {
+			return measureIdle(ctx, filepath.Join(top, "idle"), from, min(idleFiles, slices.Max(sizes)), rows)
+		},
+	} {
+		t, err := last()
+		all = append(all, t)
+		if err != nil {
 			return err
 		}
 	}
-	growth.print(os.Stdout)
-	t, err := measureOthers(ctx, filepath.Join(top, "others"), from, runs[0], rows)
-	if err != nil {
-		return err
+	return nil
+}
+
+func printed(tables []*table) error {
+	var rows []benchtable.Row
+	for _, t := range tables {
+		for _, r := range t.rows {
+			rows = append(rows, r.Row)
+		}
 	}
-	t.print(os.Stdout)
-	t, err = measureIdle(ctx, filepath.Join(top, "idle"), from, min(idleFiles, slices.Max(sizes)), rows)
-	t.print(os.Stdout)
-	return err
+	return benchtable.Print(os.Stdout, rows)
 }
 
 // numbers reads a list of numbers from the environment.

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"mulligan/snap"
@@ -157,4 +158,12 @@ func (s *site) captureWalking(ctx context.Context) (snap.SnapshotID, error) {
 	id := snap.SnapshotID(fmt.Sprintf("fs-%d", s.number()))
 	_, err := s.driver.Capture(ctx, snap.CaptureRequest{ID: id})
 	return id, err
+}
+
+func occupied(path string) (int64, error) {
+	var st syscall.Stat_t
+	if err := syscall.Lstat(path, &st); err != nil {
+		return 0, err
+	}
+	return st.Blocks * 512, nil
 }

@@ -2,111 +2,64 @@ package main
 
 import (
 	"fmt"
-	"io"
-	"text/tabwriter"
-)
+	"strconv"
 
-// row is a line of the table: the results of one measurement for both sides.
-type row struct {
-	key, name         string
-	unit              string  // "" means ms
-	git, synced, ours float64 // 0: not measured
-	least             float64 // target: ours is at most git's result divided by least; 0: no target
-	most              float64 // target: ours is below most; 0: no target
-}
+	"mulligan/testkit/benchtable"
+)
 
 // table has the results for one tree.
 type table struct {
 	title string
 	files int // number of files; 0: special cases
-	rows  []row
+	rows  []keyed
 }
 
-func (t *table) add(r row) { t.rows = append(t.rows, r) }
+// keyed is a row with the letter by which BENCH_ROWS chooses it.
+type keyed struct {
+	key string
+	benchtable.Row
+}
 
-// targetFiles is the number of files for which the targets are defined.
+// targetFiles is the number of files for which the goals are defined.
 const targetFiles = 100_000
 
-func (t *table) print(w io.Writer) {
-	if len(t.rows) == 0 {
-		return
+// add prints a row, and appends it to the table of the run.
+func (t *table) add(key string, r benchtable.Row) error {
+	r.Part, r.Smaller = t.title, t.files != 0 && t.files < targetFiles
+	if r.Unit == "" {
+		r.Unit = "ms"
 	}
-	fmt.Fprintf(w, "\n%s\n", t.title)
-	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(tw, "\toperation\tgit\tgit fsync=all\tmulligan\t\tgit : mulligan\tfsync=all : mulligan\ttarget\t\t")
-	for _, r := range t.rows {
-		unit := r.unit
-		if unit == "" {
-			unit = "ms"
-		}
-		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t\n", r.key, r.name, figure(r.git), figure(r.synced), figure(r.ours), unit,
-			ratio(r.git, r.ours), ratio(r.synced, r.ours), r.target(), r.verdict(t.files))
-	}
-	tw.Flush()
+	fmt.Println(key, r)
+	t.rows = append(t.rows, keyed{key, r})
+	return benchtable.Append(r)
 }
 
-func figure(v float64) string {
-	switch {
-	case v == 0:
-		return "-"
-	case v < 10:
-		return fmt.Sprintf("%.2f", v)
-	}
-	return fmt.Sprintf("%.0f", v)
-}
+// fixedCost are the keys of those rows whose times should not depend on the tree's size.
+var fixedCost = map[string]bool{"a": true, "b": true, "d": true}
 
-func ratio(git, ours float64) string {
-	if git == 0 || ours == 0 {
-		return "-"
-	}
-	return fmt.Sprintf("%.1f", git/ours)
-}
-
-func (r row) target() string {
-	switch {
-	case r.least > 0:
-		return fmt.Sprintf(">= %.3g x", r.least)
-	case r.most > 0:
-		return fmt.Sprintf("< %g", r.most)
-	}
-	return ""
-}
-
-// verdict compares with git with its defaults. Only the largest tree and the special cases have a verdict.
-func (r row) verdict(files int) string {
-	if r.target() == "" || files != 0 && files < targetFiles {
-		return ""
-	}
-	if r.least > 0 && r.git < r.least*r.ours || r.most > 0 && r.ours >= r.most {
-		return "missed"
-	}
-	return "met"
-}
-
-// growth compares mulligan's results for trees of different sizes.
-type growth struct{ tables []*table }
-
-func (g *growth) add(t *table) { g.tables = append(g.tables, t) }
-
-// maxGrowth bounds the growth of a time that should not depend on the tree's size.
+// maxGrowth bounds the growth of such a time.
 const maxGrowth = 2
 
-func (g *growth) print(w io.Writer) {
-	if len(g.tables) < 2 {
-		return
+// growth compares mulligan's results for the smallest tree and the largest.
+func growth(tables []*table) (*table, error) {
+	small, large := tables[0], tables[len(tables)-1]
+	t := &table{title: fmt.Sprintf("what the size of the tree changes: mulligan with %d files beside mulligan with %d", large.files, small.files)}
+	if small == large {
+		return t, nil
 	}
-	small, large := g.tables[0], g.tables[len(g.tables)-1]
-	fmt.Fprintf(w, "\nfrom %d to %d files (target: at most %d times)\n", small.files, large.files, maxGrowth)
-	for _, s := range small.rows {
-		for _, l := range large.rows {
-			if s.key != l.key || s.key != "a" && s.key != "b" && s.key != "d" {
+	for _, l := range large.rows {
+		for _, s := range small.rows {
+			if s.key != l.key || s.What != l.What || s.Mulligan == 0 {
 				continue
 			}
-			verdict := "met"
-			if l.ours > maxGrowth*s.ours {
-				verdict = "missed"
+			r := benchtable.Row{What: l.What, Unit: l.Unit, Mulligan: l.Mulligan, Others: []benchtable.Other{{Name: strconv.Itoa(small.files), Value: s.Mulligan}}}
+			if fixedCost[l.key] {
+				r.Times = 1. / maxGrowth
 			}
-			fmt.Fprintf(w, "  %s  %s: %s ms to %s ms, %.1f times: %s\n", s.key, s.name, figure(s.ours), figure(l.ours), l.ours/s.ours, verdict)
+			if err := t.add(l.key, r); err != nil {
+				return t, err
+			}
 		}
 	}
+	return t, nil
 }

@@ -13,6 +13,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+
+	"mulligan/testkit"
 )
 
 //go:embed npm
@@ -27,6 +29,7 @@ type sources struct {
 
 func findSources(ctx context.Context) (s sources, err error) {
 	if s.modules, err = nodeModules(ctx); err != nil {
+		s.modules = ""
 		fmt.Fprintln(os.Stderr, "filesbench: no node_modules in the trees:", err)
 	}
 	env, err := exec.CommandContext(ctx, "go", "env", "GOROOT", "GOMODCACHE").Output()
@@ -55,44 +58,23 @@ func nodeModules(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	root := os.Getenv("MULLIGAN_TEST_CACHE")
-	if root == "" {
-		cache, err := os.UserCacheDir()
-		if err != nil {
-			return "", err
+	dir, err := testkit.Kept(fmt.Sprintf("filesbench-%.12x", sha256.Sum256(lock)), func(dir string) error {
+		pinned, err := fs.Sub(npm, "npm")
+		if err == nil {
+			err = os.CopyFS(dir, pinned)
 		}
-		root = filepath.Join(cache, "mulligan-test")
-	}
-	dir := filepath.Join(root, fmt.Sprintf("filesbench-%.12x", sha256.Sum256(lock)))
-	modules := filepath.Join(dir, "node_modules")
-	if _, err := os.Stat(dir); err == nil {
-		return modules, nil
-	}
-	if err := os.MkdirAll(root, 0o755); err != nil {
-		return "", err
-	}
-	tmp, err := os.MkdirTemp(root, "install-")
-	if err != nil {
-		return "", err
-	}
-	defer os.RemoveAll(tmp)
-	pinned, err := fs.Sub(npm, "npm")
-	if err == nil {
-		err = os.CopyFS(tmp, pinned)
-	}
-	if err != nil {
-		return "", err
-	}
-	cmd := exec.CommandContext(ctx, "npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund")
-	cmd.Dir = tmp
-	if out, err := cmd.CombinedOutput(); err != nil {
-		line, _, _ := strings.Cut(string(out), "\n")
-		return "", fmt.Errorf("npm ci: %w: %s", err, line)
-	}
-	if err := os.Rename(tmp, dir); err != nil && !errors.Is(err, fs.ErrExist) {
-		return "", err
-	}
-	return modules, nil
+		if err != nil {
+			return err
+		}
+		cmd := exec.CommandContext(ctx, "npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund")
+		cmd.Dir = dir
+		if out, err := cmd.CombinedOutput(); err != nil {
+			line, _, _ := strings.Cut(string(out), "\n")
+			return fmt.Errorf("npm ci: %w: %s", err, line)
+		}
+		return nil
+	})
+	return filepath.Join(dir, "node_modules"), err
 }
 
 // tree is a tree of copied source files.

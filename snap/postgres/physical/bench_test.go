@@ -17,11 +17,12 @@ import (
 
 	"mulligan/snap"
 	"mulligan/snap/postgres/physical/asowner"
+	"mulligan/testkit/benchtable"
 )
 
 // BenchmarkCluster measures markers and restores beside pg_dump with
-// pg_restore -j2, and beside stopping the server and copying its folder, and says
-// which targets are met.
+// pg_restore -j2, and beside stopping the server and copying its folder, and reports
+// which goals are met.
 //
 // MULLIGAN_BENCH_PG lists the sizes in megabytes, as "100,1000,4000"; it is 100
 // if unset. MULLIGAN_BENCH_PG_DIRS lists folders on the file systems to measure
@@ -112,24 +113,24 @@ func benchCluster(b *testing.B, dir string, mb int) {
 		s.benchDump(b, f)
 		s.benchCopy(b, f)
 	}
-	f.judge(b, s.driver.store.cloning(b.Context()) && mb == 1000)
+	f.report(b, cmp.Or(filepath.Base("/"+dir), "plain"), mb, s.driver.store.cloning(b.Context()) && mb == 1000)
 }
 
-// judge says which targets are met. Those of restores are for 1 GB on a file
-// system with reflinks.
-func (f figures) judge(b *testing.B, restores bool) {
-	say := func(met bool, format string, args ...any) {
-		word := map[bool]string{true: "met", false: "MISSED"}[met]
-		b.Logf("target "+format+": %s", append(args, word)...)
+// report reports what is compared, and which goals are met. Those of restores are for 1 GB on a file system with reflinks.
+func (f figures) report(b *testing.B, where string, mb int, restores bool) {
+	beside := func(what, unit, name string, below, times float64, others ...string) {
+		r := benchtable.Row{Part: "a PostgreSQL cluster by its files", What: fmt.Sprintf("%s, %d MB, %s", what, mb, where), Unit: unit, Mulligan: f[name], Below: below, Times: times, Smaller: !restores && times > 1}
+		for i := 0; i < len(others); i += 2 {
+			r.Others = append(r.Others, benchtable.Other{Name: others[i], Value: f[others[i+1]]})
+		}
+		benchtable.Report(b, r)
 	}
-	for _, name := range []string{"marker-ms", "marker-busy-ms"} {
-		say(f[name] < 20, "%s < 20: %.1f", name, f[name])
-	}
-	if restores {
-		back, forward := f["pgrestore-s"]/f["restore-s"], f["pgrestore-s"]/f["forward-s"]
-		say(back >= 3, "restore at least 3 times as fast as pg_restore -j2: %.1f times", back)
-		say(forward >= 8, "roll forward at least 8 times as fast as pg_restore -j2: %.1f times", forward)
-	}
+	beside("checkpoint of an idle server", "ms", "marker-ms", 20, 0)
+	beside("checkpoint of a busy server", "ms", "marker-busy-ms", 20, 0)
+	beside("copy of the files for markers to build on", "s", "base-s", 0, 0, "pg_dump -j2", "pgdump-s", "stop, cp, start", "stopcopy-s")
+	beside("restore", "s", "restore-s", 0, 3, "pg_restore -j2", "pgrestore-s")
+	beside("restore, beside a stopped copy", "s", "restore-s", 0, 0, "stop, cp back, start", "copyback-s")
+	beside("forward again", "s", "forward-s", 0, 8, "pg_restore -j2", "pgrestore-s")
 }
 
 // used is what the file system of the cluster has in use, in bytes.
