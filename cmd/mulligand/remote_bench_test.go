@@ -30,7 +30,6 @@ import (
 // BenchmarkRemotes measures remotes beside restic and kopia, which send to the same server one after the other, and reports whether the goals
 // are met. BENCH_FILES, BENCH_KB and BENCH_MB are the sizes: files of the app, kilobytes of each, and megabytes of the PostgreSQL database that a lost host had.
 // All of it is on one XFS, in a file: an ext4 without a journal takes the longer to make a file, the more have just been removed.
-// BENCH_BIN is a folder with the programs restic and kopia, or one of them, where they are not to be built.
 func BenchmarkRemotes(b *testing.B) {
 	b.Run("files", benchSent)
 	b.Run("host lost, PostgreSQL by its files", func(b *testing.B) { benchHostLost(b, true) })
@@ -151,15 +150,9 @@ type rival struct {
 	url  string
 }
 
-func newRival(b *testing.B, name, pkg, version string, url string) *rival {
+func newRival(b *testing.B, name, module, dir, version, url string) *rival {
 	b.Helper()
-	r := &rival{name: name, b: b, dir: b.TempDir(), url: url}
-	if dir := os.Getenv("BENCH_BIN"); dir != "" {
-		r.path = filepath.Join(dir, name)
-	} else {
-		r.path = testkit.GoTool(b, pkg, version, 300)
-	}
-	return r
+	return &rival{name: name, b: b, path: testkit.GoTool(b, module, dir, version, 300), dir: b.TempDir(), url: url}
 }
 
 func (r *rival) run(args ...string) {
@@ -196,14 +189,8 @@ func (r *rival) send(dir string) {
 
 func rivals(b *testing.B, url string) (list []*rival) {
 	b.Helper()
-	for _, r := range [][3]string{{"restic", "github.com/restic/restic/cmd/restic", "v0.18.1"}, {"kopia", "github.com/kopia/kopia", "v0.22.3"}} {
-		if dir := os.Getenv("BENCH_BIN"); dir != "" {
-			if _, err := os.Stat(filepath.Join(dir, r[0])); err != nil {
-				b.Logf("without %s, which is not in %s", r[0], dir)
-				continue
-			}
-		}
-		list = append(list, newRival(b, r[0], r[1], r[2], url))
+	for _, r := range [][4]string{{"restic", "github.com/restic/restic", "cmd/restic", "v0.18.1"}, {"kopia", "github.com/kopia/kopia", ".", "v0.22.3"}} {
+		list = append(list, newRival(b, r[0], r[1], r[2], r[3], url))
 	}
 	return list
 }

@@ -107,7 +107,7 @@ func (s *Server) client(t testing.TB) *minio.Client {
 
 func start(t testing.TB, s *Server, o minio.MakeBucketOptions) *Server {
 	t.Helper()
-	s.program, s.port = testkit.GoTool(t, "github.com/versity/versitygw/cmd/versitygw", "v1.8.0", 90), testkit.Port(t)
+	s.program, s.port = testkit.GoTool(t, "github.com/versity/versitygw", "cmd/versitygw", "v1.8.0", 90), testkit.Port(t)
 	s.Endpoint = fmt.Sprintf("http://127.0.0.1:%d", s.port)
 	s.Up(t)
 	t.Cleanup(func() { s.Kill(t) })

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 
 	"mulligan/testkit"
 )
@@ -13,14 +12,11 @@ import (
 // restic is a repository of restic's on the same disk.
 type restic struct{ program, dir, tree string }
 
-// newRestic builds restic once, unless BENCH_BIN names a folder that has it.
+// newRestic builds restic once, and makes a repository.
 func newRestic(ctx context.Context, dir, tree string) (r *restic, err error) {
-	r = &restic{filepath.Join(os.Getenv("BENCH_BIN"), "restic"), dir, tree}
-	if os.Getenv("BENCH_BIN") == "" {
-		r.program, err = testkit.BuildGoTool(ctx, "github.com/restic/restic/cmd/restic", "v0.18.1")
-	}
-	if err == nil {
-		err = os.RemoveAll(dir)
+	r = &restic{dir: dir, tree: tree}
+	if err = os.RemoveAll(dir); err == nil {
+		r.program, err = testkit.BuildGoTool(ctx, "github.com/restic/restic", "cmd/restic", "v0.18.1")
 	}
 	if err == nil {
 		err = r.run(ctx, "init")
