@@ -24,19 +24,31 @@ func onHost(f func() error) error {
 	if same {
 		return f()
 	}
+	return onThread(func() error { return enterHost(f) })
+}
+
+// onThread calls f on a thread that ends when f returns: it is of no use to others. That is never the process's first thread, which does not end before the
+// process does, and which others look at in /proc/PID.
+func onThread(f func() error) error {
 	done := make(chan error)
 	go func() {
-		runtime.LockOSThread() // the thread ends with the goroutine: it is of no use to others
-		done <- enterHost(f)
+		runtime.LockOSThread()
+		if unix.Gettid() != os.Getpid() {
+			done <- f()
+			return // without an unlock, so the thread ends
+		}
+		err := onThread(f) // while this goroutine holds the first thread, another one gets another thread
+		runtime.UnlockOSThread()
+		done <- err
 	}()
 	return <-done
 }
 
-// sharesHost reports whether this process is in the mount namespace of the first one. The numbers of mounts are unique on the host; the
+// sharesHost reports whether this process is in the mount namespace of the host's first one. The numbers of mounts are unique on the host; the
 // links in /proc/1/ns may be hidden from a process that has fewer rights than the first one.
 func sharesHost() (bool, error) {
 	var first [2]int
-	for i, file := range []string{"/proc/self/mountinfo", "/proc/1/mountinfo"} {
+	for i, file := range []string{"/proc/thread-self/mountinfo", "/proc/1/mountinfo"} {
 		all, err := readMounts(file)
 		if err != nil {
 			return false, err

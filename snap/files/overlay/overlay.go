@@ -76,7 +76,7 @@ func (m Mount) Ensure() error {
 
 // mounted reports whether this process sees the workspace at its folder.
 func (m Mount) mounted() (bool, error) {
-	all, err := readMounts("/proc/self/mountinfo")
+	all, err := readMounts("/proc/thread-self/mountinfo")
 	if err != nil {
 		return false, err
 	}

@@ -213,3 +213,53 @@ func TestUnsupported(t *testing.T) {
 		t.Errorf("left are %q in %s", got, dir)
 	}
 }
+
+// onFirst is set for a child that calls onThread on the process's first thread.
+const onFirst = "MULLIGAN_TEST_ON_FIRST_THREAD"
+
+const (
+	exitElsewhere = 10 + iota // the child was not on the first thread itself
+	exitOnFirst               // what it called ran on the first thread
+)
+
+// TestMain is the child: its goroutine begins on the first thread.
+func TestMain(m *testing.M) {
+	if os.Getenv(onFirst) == "" {
+		os.Exit(m.Run())
+	}
+	if unix.Gettid() != os.Getpid() {
+		os.Exit(exitElsewhere)
+	}
+	err := onThread(func() error {
+		if unix.Gettid() == os.Getpid() {
+			os.Exit(exitOnFirst)
+		}
+		return nil
+	})
+	if err != nil {
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+// TestOnThread calls onThread from the process's first thread, where a goroutine that begins gets it. Nothing may run there that changes a namespace.
+func TestOnThread(t *testing.T) {
+	ran := 0
+	for range 20 {
+		cmd := exec.Command("/proc/self/exe")
+		cmd.Env = append(os.Environ(), onFirst+"=1", "GOMAXPROCS=1")
+		err := cmd.Run()
+		switch code := cmd.ProcessState.ExitCode(); {
+		case code == exitOnFirst:
+			t.Fatal("it ran on the first thread")
+		case code == exitElsewhere:
+		case err != nil:
+			t.Fatal(err)
+		default:
+			ran++
+		}
+	}
+	if ran == 0 {
+		t.Fatal("no child was on the first thread")
+	}
+}
