@@ -124,7 +124,10 @@ func benchForkedFiles(b *testing.B) {
 func benchForkedPostgres(b *testing.B, cluster bool) {
 	mb := setting("BENCH_MB", 1000)
 	d, dir := benchApp(b, int64(4000+12*mb))
-	settings := map[string]string{"shared_buffers": "256MB", "max_wal_size": "4GB", "wal_level": "replica", "archive_mode": "on"}
+	settings := map[string]string{"shared_buffers": "256MB", "max_wal_size": "4GB", "wal_level": "replica"}
+	if cluster {
+		settings["archive_mode"] = "on"
+	}
 	c := pgtest.New(b, pgtest.Options{Dir: dir + "/pg", Settings: settings})
 	ownServer(b, c)
 	c.Psql(b, "postgres", `CREATE ROLE shopper LOGIN SUPERUSER PASSWORD 'hunter2'`)

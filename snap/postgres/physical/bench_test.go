@@ -1,7 +1,6 @@
 package physical
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -47,12 +46,16 @@ func BenchmarkCluster(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			b.Run(fmt.Sprintf("%s/%dMB", cmp.Or(filepath.Base("/"+dir), "plain"), mb), func(b *testing.B) {
+			where := "the test's folder"
+			if dir != "" {
+				where = filepath.Base(dir)
+			}
+			b.Run(fmt.Sprintf("%s/%dMB", where, mb), func(b *testing.B) {
 				at := dir
 				if dir == xfs {
 					at = mountXFS(b, int64(mb)*12+2000)
 				}
-				benchCluster(b, at, mb)
+				benchCluster(b, at, where, mb)
 			})
 		}
 	}
@@ -97,7 +100,7 @@ func (f figures) put(b *testing.B, name string, v float64) {
 	b.ReportMetric(v, name)
 }
 
-func benchCluster(b *testing.B, dir string, mb int) {
+func benchCluster(b *testing.B, dir, where string, mb int) {
 	s := newSubject(b, options{dir: dir, settings: map[string]string{"fsync": "on", "shared_buffers": "256MB", "max_wal_size": "2GB"}})
 	// Text that compresses by half: some 1 kB a row.
 	s.Psql(b, "app", fmt.Sprintf(`CREATE TABLE big AS SELECT g AS id, (SELECT string_agg(md5((g * 40 + i)::text), ' ') FROM generate_series(1, 29) i) AS v FROM generate_series(1, %d) g;
@@ -113,7 +116,7 @@ func benchCluster(b *testing.B, dir string, mb int) {
 		s.benchDump(b, f)
 		s.benchCopy(b, f)
 	}
-	f.report(b, cmp.Or(filepath.Base("/"+dir), "plain"), mb, s.driver.store.cloning(b.Context()) && mb == 1000)
+	f.report(b, where, mb, s.driver.store.cloning(b.Context()) && mb == 1000)
 }
 
 // report reports what is compared, and which goals are met. Those of restores are for 1 GB on a file system with reflinks.
