@@ -22,8 +22,8 @@ import (
 	"mulligan/testkit"
 )
 
-// testForksOfUnits forks an app that a unit runs, whose port and path are fixed: twice, and one of the forks again. Each serves its own
-// page; one is kept; the daemon ends and comes back under the others; after the files of the units are gone, as after a reboot, a fork
+// testForksOfUnits forks an app that a unit runs, whose port and path are fixed: three times, and one of the forks again. Each serves its own
+// page, of a folder that is copied: what the daemon mounts, this systemd would not see; one is kept; the daemon ends and comes back under the others; after the files of the units are gone, as after a reboot, a fork
 // starts again; dropped, nothing of them is left.
 func testForksOfUnits(t *testing.T) {
 	t.Parallel()
@@ -56,12 +56,15 @@ func testForksOfUnits(t *testing.T) {
 		})
 	}
 	says(address, "zero")
-	made, err := d.Fork(t.Context(), root, "shop", ipc.ForkRequest{Count: 2})
+	made, err := d.Fork(t.Context(), root, "shop", ipc.ForkRequest{Count: 3})
 	if err != nil {
 		t.Fatalf("%v\n%s", err, h.Journal("*"))
 	}
 	var forks []ipc.App
 	for i, f := range made.Forks {
+		if f.Fork.Pinned != "" {
+			t.Errorf("%s is mounted over %s", f.Slug, f.Fork.Pinned)
+		}
 		write(t, f.Workspace, "page", fmt.Sprintf("try %d", i+1))
 		says(f.Fork.Ports[0].Address, fmt.Sprintf("try %d", i+1))
 		forks = append(forks, f)
@@ -108,8 +111,10 @@ func testForksOfUnits(t *testing.T) {
 	if err := d.DropFork(t.Context(), root, made.Forks[0].Slug, again.Forks[0].Fork.Name); err != nil {
 		t.Fatal(err)
 	}
-	if err := d.DropFork(t.Context(), root, "shop", "1"); err != nil {
-		t.Fatal(err)
+	for _, fork := range []string{"1", "3"} {
+		if err := d.DropFork(t.Context(), root, "shop", fork); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if left, _ := filepath.Glob(h.Root() + "/run/systemd/system/" + systemd.CopyPrefix + "*"); len(left) > 0 {
 		t.Errorf("left are %q", left)
