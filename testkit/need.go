@@ -61,6 +61,7 @@ var needs = map[string]need{
 	"npm":      {[]string{"npm"}, []string{"npm"}},
 	"postgres": {[]string{"postgresql"}, []string{"/usr/lib/postgresql/*/bin/postgres"}},
 	"pacman":   {[]string{"pacman-package-manager"}, []string{"pacman"}},
+	"perl":     {[]string{"perl"}, []string{"perl"}},
 	"python3":  {[]string{"python3-minimal"}, []string{"python3"}},
 	"redis":    {[]string{"redis-server"}, []string{"redis-server"}},
 	"rpm":      {[]string{"rpm"}, []string{"rpm"}},

@@ -1,10 +1,11 @@
 package files
 
 import (
+	"bufio"
 	"errors"
 	"fmt"
 	"os"
-	"runtime"
+	"os/exec"
 	"sync"
 	"testing"
 
@@ -12,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mulligan/snap"
+	"mulligan/testkit"
 )
 
 // swapper exchanges pairs of names as fast as it can until stopped.
@@ -97,34 +99,39 @@ func raced(t *testing.T, s *site, sw snap.Switch) {
 // TestKeepsChanging: a file that is written to all the time fails the capture,
 // and says which it is.
 func TestKeepsChanging(t *testing.T) {
-	s := newSite(t)
-	write(t, s.dir+"/quiet", "q")
-	write(t, s.dir+"/busy", string(make([]byte, 1)))
-	f, err := os.OpenFile(s.dir+"/busy", os.O_WRONLY, 0)
+	testkit.Need(t, "perl")
+	// In memory: on a disk that has much to write, the file could be read while a write waits for the disk.
+	memory, err := os.MkdirTemp("/dev/shm", "mulligan-test")
 	must(t, err)
-	defer f.Close()
-	for i := range int64(32) {
-		_, err := f.WriteAt([]byte("data"), i<<20)
-		must(t, err)
-	}
-	done := make(chan struct{})
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		// On a busy machine the capture could read all of the file while this thread waits for a processor.
-		runtime.LockOSThread()                                      // never unlocked: the thread ends with its priority
-		_ = unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), -20) // only root may
-		for i := int64(0); ; i++ {
-			select {
-			case <-done:
-				return
-			default:
-				f.WriteAt([]byte{byte(i)}, i%(32<<20))
-			}
+	t.Cleanup(func() { os.RemoveAll(memory) })
+	s := newSite(t, func(c *Config) { c.Dir = memory })
+	s.dir = memory
+	write(t, s.dir+"/quiet", "q")
+	must(t, os.WriteFile(s.dir+"/busy", testkit.Bytes(t, 32<<20), 0o644))
+	// A process of its own on each processor: a goroutine could wait for those that read, and one processor can stand still while all is read on another.
+	var mine unix.CPUSet
+	must(t, unix.SchedGetaffinity(0, &mine))
+	var writers []*exec.Cmd
+	for cpu := 0; len(writers) < min(mine.Count(), 8); cpu++ {
+		if !mine.IsSet(cpu) {
+			continue
 		}
-	})
+		writer := exec.Command("perl", "-e", `open(F, "+<", $ARGV[0]) or die; $| = 1; for ($i = 0; ; $i++) { sysseek(F, int(rand(2**25)), 0); syswrite(F, "x"); print "writes\n" if $i == 0 }`, s.dir+"/busy")
+		says, err := writer.StdoutPipe()
+		must(t, err)
+		must(t, testkit.Start(writer))
+		var there unix.CPUSet
+		there.Set(cpu)
+		must(t, unix.SchedSetaffinity(writer.Process.Pid, &there))
+		_, err = bufio.NewReader(says).ReadString('\n')
+		must(t, err)
+		writers = append(writers, writer)
+	}
 	_, err = s.Capture(t.Context(), snap.CaptureRequest{ID: "fs-busy"})
-	close(done)
-	wg.Wait()
+	for _, writer := range writers {
+		must(t, writer.Process.Kill())
+		_ = writer.Wait() // it was killed
+	}
 	if !errors.Is(err, snap.ErrChanged) {
 		t.Fatalf("a capture of a file that keeps changing says: %v", err)
 	}
