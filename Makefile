@@ -126,7 +126,7 @@ lint:
 	$(STATICCHECK) $(TAGS) ./...
 
 # What mulligan takes beside what people use today, in one run, and at its end one table with goals and verdicts (testkit/benchtable). These sizes
-# take less than 20 minutes on 2 cores; bench-full has those that all goals are for, and bench-growth those from 1,000 to 300,000 files.
+# take less than half an hour on 2 cores; bench-full has those that all goals are for, and bench-growth those from 1,000 to 300,000 files.
 # BENCH=forks does that part alone.
 BENCH       := files postgres disks downtime forks hooks remotes containers
 BENCH_RUN    = MULLIGAN_TEST_NOSKIP=1 go test $(TAGS) -timeout 2h -run '^$$' -benchtime

@@ -31,7 +31,7 @@ func (b *bench) commands(ctx context.Context) error {
 	if err == nil {
 		w := work{key: "m", what: "`mulligan create` by default, 10 files just changed", times: 1, change: func() error { return b.tree.edit(10) }}
 		w.others, _ = b.checkpoints(ctx)
-		w.others = append(w.others, side{"restic", func() error { return b.restic.checkpoint(ctx, "changed") }})
+		w.others = append(w.others, side{name: "restic", do: func() error { return b.restic.checkpoint(ctx, "changed") }, once: true})
 		w.mulligan = func() error { return d.command(ctx, nil, "--app", "bench", "create") }
 		err = b.rounds(ctx, w)
 	}
@@ -47,23 +47,23 @@ func (b *bench) rollback(ctx context.Context, d *daemon, key, what string, below
 	var target struct {
 		ID string `json:"checkpoint_id"`
 	}
+	backedUp := false // all rollbacks but restic's lead to the same state
 	w := work{key: key, what: what, times: 1, below: below, change: func() error { return b.tree.edit(10) }}
 	w.ready = func() (err error) {
 		if commit, err = b.git.head(ctx); err == nil {
 			err = d.command(ctx, &target, "--app", "bench", "create")
 		}
-		if err == nil && restic != nil {
+		if err == nil && restic != nil && !backedUp {
+			backedUp = true
 			err = restic.checkpoint(ctx, "before")
 		}
 		return err
 	}
-	w.others = gits(func(options ...string) error {
-		return errors.Join(b.git.checkpoint(ctx, options...), b.git.restore(ctx, commit, options...))
-	})
+	w.others = []side{{name: "git", do: func() error { return errors.Join(b.git.checkpoint(ctx), b.git.restore(ctx, commit)) }}}
 	if restic != nil {
-		w.others = append(w.others, side{"restic", func() error {
+		w.others = append(w.others, side{name: "restic", do: func() error {
 			return errors.Join(restic.checkpoint(ctx, "safety"), restic.restore(ctx, "before"))
-		}})
+		}, once: true})
 	}
 	w.mulligan = func() error { return d.command(ctx, nil, "--app", "bench", "rollback", target.ID) }
 	return b.rounds(ctx, w)
