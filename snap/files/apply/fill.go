@@ -8,7 +8,6 @@ import (
 
 	"mulligan/snap/cas"
 	"mulligan/snap/files/diff"
-	"mulligan/snap/files/inode"
 	"mulligan/snap/files/manifest"
 	"mulligan/snap/files/parallel"
 	"mulligan/snap/files/relpath"
@@ -55,13 +54,9 @@ func (h *Job) present(s *staged) *os.File {
 	if err != nil {
 		return nil
 	}
-	f, err := dir.OpenFile(name, unix.O_RDONLY|unix.O_NONBLOCK, 0)
+	f, err := openSame(dir, name, s.was)
 	if err != nil {
-		return nil
-	}
-	if now, err := inode.StatAt(int(f.Fd()), ""); err != nil || !now.Same(s.was) {
-		f.Close() // opened for reading: nothing can be lost
-		return nil
+		return nil // the store has all pieces
 	}
 	return f
 }

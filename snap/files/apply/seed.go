@@ -165,14 +165,20 @@ func openSeed(dir *beneath.Root, name string) (*os.File, inode.Stat, error) {
 	if err != nil || st.Kind() != unix.S_IFREG || st.Nlink != 1 || st.Mount || st.Blocks*512 < st.Size {
 		return nil, st, err
 	}
+	f, err := openSame(dir, name, st)
+	return f, st, err
+}
+
+// openSame opens a regular file to read it. It returns nil if the file is not any more what its stat st was of.
+func openSame(dir *beneath.Root, name string, st inode.Stat) (*os.File, error) {
 	f, err := dir.OpenFile(name, unix.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
-		return nil, st, err
+		return nil, err
 	}
 	if now, err := inode.StatAt(int(f.Fd()), ""); err != nil || !now.Same(st) {
-		return nil, st, errors.Join(err, f.Close())
+		return nil, errors.Join(err, f.Close())
 	}
-	return f, st, nil
+	return f, nil
 }
 
 // clone copies src to dst, and reports whether they share their blocks and whether src stayed as it was meanwhile.
