@@ -50,8 +50,10 @@ func RunUnderLoad(t *testing.T, s Writable) {
 	}
 	w := startWriter(t, s)
 	var all []*loaded
-	for i := range captures {
-		testkit.Eventually(t, "the writer goes on", func() bool { return w.done.Load() > int64(20*i) })
+	for range captures {
+		// A server that could not clean up during a capture does so in the transactions after it, such as SQLite its log.
+		enough := w.done.Load() + 20
+		testkit.Eventually(t, "the writer goes on", func() bool { return w.done.Load() > enough })
 		c := &loaded{least: w.done.Load()}
 		id := h.snapshotID()
 		_, err := h.driver().Capture(h.ctx, snap.CaptureRequest{ID: id})

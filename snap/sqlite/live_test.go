@@ -18,7 +18,7 @@ import (
 )
 
 // write is a process that writes without pause. Each transaction moves money between two tables whose sum
-// stays, and rewrites much of the rest.
+// stays, and rewrites some of the rest.
 func write(arg string) {
 	var path string
 	must(json.Unmarshal([]byte(arg), &path))
@@ -34,7 +34,7 @@ func transfer(db *sql.DB, n int64) error {
 	}
 	for _, q := range []string{
 		fmt.Sprintf("UPDATE a SET v = v - %d WHERE k = %d", n, n%50),
-		fmt.Sprintf("UPDATE filler SET v = randomblob(%d) WHERE k %% 10 = %d", 1000+n%5000, n%10),
+		fmt.Sprintf("UPDATE filler SET v = randomblob(%d) WHERE k %% 100 = %d", 1000+n%5000, n%100),
 		fmt.Sprintf("UPDATE b SET v = v + %d WHERE k = %d", n, n%50),
 		fmt.Sprintf("UPDATE counter SET n = %d", n),
 	} {

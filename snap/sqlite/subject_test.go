@@ -112,13 +112,7 @@ func (s *subject) logical(t testing.TB, path string) string {
 	defer os.RemoveAll(dir)
 	bytes := sha256.New()
 	for _, suffix := range []string{"", "-wal", "-journal"} {
-		data, err := os.ReadFile(path + suffix)
-		if os.IsNotExist(err) {
-			continue
-		}
-		check(t, err)
-		check(t, os.WriteFile(filepath.Join(dir, "db"+suffix), data, 0o600))
-		fmt.Fprintf(bytes, "%s %d %s", suffix, len(data), data)
+		copyHashed(t, path+suffix, filepath.Join(dir, "db"+suffix), bytes)
 	}
 	key := [32]byte(bytes.Sum(nil))
 	if digest, ok := s.seen[key]; ok {
@@ -128,6 +122,26 @@ func (s *subject) logical(t testing.TB, path string) string {
 	defer db.Close()
 	s.seen[key] = dump(t, db)
 	return s.seen[key]
+}
+
+// copyHashed copies a file, if there is one, and adds its name, size and content to the digest. It holds no file whole in memory: under
+// load a log may have a gigabyte.
+func copyHashed(t testing.TB, from, to string, digest io.Writer) {
+	t.Helper()
+	in, err := os.Open(from)
+	if os.IsNotExist(err) {
+		return
+	}
+	check(t, err)
+	defer in.Close()
+	info, err := in.Stat()
+	check(t, err)
+	fmt.Fprintf(digest, "%s %d ", filepath.Base(to), info.Size())
+	out, err := os.Create(to)
+	check(t, err)
+	_, err = io.Copy(out, io.TeeReader(in, digest))
+	check(t, err)
+	check(t, out.Close())
 }
 
 // dump hashes the schema and all rows.
