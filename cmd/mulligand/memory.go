@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"runtime/metrics"
+	"time"
 )
 
 // A daemon that watches large trees keeps much and changes little. The collector's
@@ -16,9 +17,14 @@ import (
 const (
 	collectAt = 50       // percent that the heap may grow before it is collected
 	headroom  = 16 << 20 // bytes beside a heap that grows by a quarter, for example for packing
+
+	restEvery = 10 * time.Second // how often frugal looks whether the daemon rests
+	restMost  = 1 << 20          // bytes of objects that a daemon at rest makes in that time, at most
+	restLeft  = 8 << 20          // bytes of dead objects that are left to the runtime's own next collection, at most
 )
 
-// frugal sets the limit anew after each collection, unless the environment has it.
+// frugal sets the limit anew after each collection, and has the runtime collect once the daemon is at rest: what a capture left would stay for two minutes,
+// after which the runtime collects by itself. Nothing is done if the environment has settings for the collector.
 func frugal() {
 	if os.Getenv("GOGC") != "" || os.Getenv("GOMEMLIMIT") != "" {
 		return
@@ -28,6 +34,35 @@ func frugal() {
 		{Name: "/gc/heap/live:bytes"}, {Name: "/memory/classes/total:bytes"}, {Name: "/memory/classes/heap/released:bytes"},
 		{Name: "/memory/classes/heap/free:bytes"}, {Name: "/memory/classes/heap/objects:bytes"},
 	})
+	go func() {
+		r := newRest()
+		for range time.Tick(restEvery) {
+			if r.worthCollecting() {
+				debug.FreeOSMemory()
+			}
+		}
+	}()
+}
+
+// rest tells whether the daemon is at rest.
+type rest struct {
+	samples []metrics.Sample
+	made    uint64 // bytes of all objects that were ever made
+}
+
+func newRest() *rest {
+	r := &rest{samples: []metrics.Sample{{Name: "/gc/heap/allocs:bytes"}, {Name: "/memory/classes/heap/objects:bytes"}, {Name: "/gc/heap/live:bytes"}}}
+	r.worthCollecting()
+	return r
+}
+
+// worthCollecting reports whether hardly an object was made since the call before, and many are dead.
+func (r *rest) worthCollecting() bool {
+	metrics.Read(r.samples)
+	n := func(i int) uint64 { return r.samples[i].Value.Uint64() }
+	before, objects, live := r.made, n(1), n(2)
+	r.made = n(0)
+	return r.made-before <= restMost && objects > live+restLeft
 }
 
 // follow is called once a collection has found the probe to be unreachable.

@@ -73,3 +73,25 @@ func TestMemoryLimitAboveHoles(t *testing.T) {
 	}
 	t.Fatalf("the limit is %d, %d bytes are kept and %d are holes", debug.SetMemoryLimit(-1), now[0].Value.Uint64(), now[1].Value.Uint64())
 }
+
+// A daemon at rest that has many dead objects collects them, once. One that works leaves that to the runtime.
+func TestCollectAtRest(t *testing.T) {
+	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // nothing else collects
+	runtime.GC()
+	r := newRest()
+	var garbage []byte
+	for range 3 {
+		garbage = make([]byte, 2*restLeft)
+		if r.worthCollecting() {
+			t.Error("it collects while objects are made")
+		}
+	}
+	runtime.KeepAlive(garbage)
+	if !r.worthCollecting() {
+		t.Error("it does not collect at rest")
+	}
+	debug.FreeOSMemory()
+	if r.worthCollecting() {
+		t.Error("it collects again at rest")
+	}
+}
