@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"mulligan/snap"
+	"mulligan/snap/cas"
 	"mulligan/testkit/benchtable"
 )
 
@@ -159,37 +160,82 @@ func (b *bench) first(ctx context.Context) (err error) {
 	if err != nil || !b.wants("fg") {
 		return err
 	}
-	others := []benchtable.Other{{Name: "git", Value: ms(median(plain))}, {Name: "restic", Value: ms(theirs)}}
-	if err := b.table.add("f", benchtable.Row{What: "first capture", Mulligan: ms(median(mine)), Others: others, Times: 8}); err != nil {
-		return err
-	}
-	return b.sizes(ctx)
+	const what = "first capture"
+	return errors.Join(
+		b.table.add("f", benchtable.Row{What: what, Mulligan: ms(median(mine)), Others: []benchtable.Other{{Name: "git", Value: ms(median(plain))}}, Times: 8}),
+		b.table.add("f", benchtable.Row{What: what + ", beside restic", Mulligan: ms(median(mine)), Others: []benchtable.Other{{Name: "restic", Value: ms(theirs)}}}),
+		b.sizes(ctx))
 }
 
-// sizes measures what the stores occupy after the first capture. Mulligan's is compared with what git's checkpoints take, and beside that with what is left
-// after hours of git's and restic's own compression.
+// sizes measures what the stores occupy after the first capture, and what is left of that when each has packed it: git and restic when their users ask for that,
+// mulligan within some minutes, by itself. The packing is done to copies, so that what follows is measured with stores as they are just after a capture.
 func (b *bench) sizes(ctx context.Context) error {
-	packed := *b.git
-	packed.dir += ".packed"
-	if out, err := exec.CommandContext(ctx, "cp", "-a", b.git.dir, packed.dir).CombinedOutput(); err != nil {
-		return fmt.Errorf("cp: %w: %s", err, out)
-	}
-	if _, err := packed.run(ctx, "gc", "-q"); err != nil {
+	at, err := disk(b.storeDir())
+	plain, err2 := disk(b.git.dir)
+	packed, took, err3 := b.packed(ctx)
+	gits, gitsTook, err4 := b.git.packed(ctx)
+	restics, err5 := disk(b.restic.dir)
+	if err := errors.Join(err, err2, err3, err4, err5); err != nil {
 		return err
 	}
-	size := map[string]float64{}
-	for name, dir := range map[string]string{"git": b.git.dir, "git gc": packed.dir, "restic": b.restic.dir, "mulligan": b.storeDir()} {
-		n, err := disk(dir)
+	const unit, what = "MB", "on disk after it"
+	git := benchtable.Other{Name: "git", Value: mb(plain)}
+	return errors.Join(
+		b.table.add("g", benchtable.Row{What: what, Unit: unit, Mulligan: mb(at), Others: []benchtable.Other{git}}),
+		b.table.add("g", benchtable.Row{What: what + ", some minutes later", Unit: unit, Mulligan: mb(packed), Others: []benchtable.Other{git}, Times: 1.8}),
+		b.table.add("g", benchtable.Row{What: what + ", some minutes later, beside packs", Unit: unit, Mulligan: mb(packed),
+			Others: []benchtable.Other{{Name: "git gc", Value: mb(gits)}, {Name: "restic", Value: mb(restics)}}}),
+		b.table.add("g", benchtable.Row{What: "for how long one processor, at rest, works for that", Mulligan: ms(took), Others: []benchtable.Other{{Name: "git gc", Value: ms(gitsTook)}}}))
+}
+
+// copied calls f with a copy of the folder dir, which is removed after that.
+func copied(ctx context.Context, dir string, f func(dir string) error) error {
+	to := dir + ".packed"
+	if out, err := exec.CommandContext(ctx, "cp", "-a", dir, to).CombinedOutput(); err != nil {
+		return fmt.Errorf("cp: %w: %s", err, out)
+	}
+	return errors.Join(f(to), os.RemoveAll(to))
+}
+
+// packed returns the size of the store once it is packed, and how long that takes.
+func (b *bench) packed(ctx context.Context) (size int64, took time.Duration, err error) {
+	err = copied(ctx, b.storeDir(), func(dir string) error {
+		s, err := cas.Open(dir, cas.Options{})
 		if err != nil {
 			return err
 		}
-		size[name] = float64(n) / 1e6
-	}
-	r := benchtable.Row{What: "on disk after it", Unit: "MB", Mulligan: size["mulligan"], Others: []benchtable.Other{{Name: "git", Value: size["git"]}}, Times: 1.8}
-	others := []benchtable.Other{{Name: "git gc", Value: size["git gc"]}, {Name: "restic", Value: size["restic"]}}
-	return errors.Join(b.table.add("g", r), os.RemoveAll(packed.dir),
-		b.table.add("g", benchtable.Row{What: "on disk after it, beside packs", Unit: "MB", Mulligan: size["mulligan"], Others: others}))
+		took, err = timed(func() error {
+			_, err := s.Pack(ctx)
+			return err
+		})
+		if err := errors.Join(err, s.Close()); err != nil {
+			return err
+		}
+		size, err = disk(dir)
+		return err
+	})
+	return size, took, err
 }
+
+// packed returns the size of the repository once it is packed, and how long that takes.
+func (g *shadow) packed(ctx context.Context) (size int64, took time.Duration, err error) {
+	err = copied(ctx, g.dir, func(dir string) error {
+		c := *g
+		c.dir = dir
+		took, err = timed(func() error {
+			_, err := c.run(ctx, "gc", "-q")
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		size, err = disk(dir)
+		return err
+	})
+	return size, took, err
+}
+
+func mb(bytes int64) float64 { return float64(bytes) / 1e6 }
 
 // start starts the journal and measures the time until it is current.
 func (b *bench) start(ctx context.Context) error {

@@ -53,15 +53,15 @@ func (l *largeFile) part(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := l.change(100 << 20); err != nil {
-		return err
-	}
 	var base snap.SnapshotID
 	if err := l.forget(); err != nil {
 		return err
 	}
+	// Nothing comes between the change and the checkpoint, so the journal has not read the file yet.
 	took, added, err := grown(l.storeDir(), func() (err error) {
-		base, err = l.checkpoint(ctx)
+		if err = l.change(100 << 20); err == nil {
+			base, err = l.checkpoint(ctx)
+		}
 		return err
 	})
 	if err != nil {

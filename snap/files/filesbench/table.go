@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"strconv"
+	"time"
 
 	"mulligan/testkit/benchtable"
 )
@@ -23,13 +24,15 @@ type keyed struct {
 // targetFiles is the number of files for which the goals are defined.
 const targetFiles = 100_000
 
-// add prints a row, and appends it to the table of the run.
+var started = time.Now()
+
+// add prints a row, with how many seconds the run has taken until then, and appends it to the table of the run.
 func (t *table) add(key string, r benchtable.Row) error {
 	r.Part, r.Smaller = t.title, t.files != 0 && t.files < targetFiles
 	if r.Unit == "" {
 		r.Unit = "ms"
 	}
-	fmt.Println(key, r)
+	fmt.Printf("%4.0f s  %s %s\n", time.Since(started).Seconds(), key, r)
 	t.rows = append(t.rows, keyed{key, r})
 	return benchtable.Append(r)
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"embed"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -20,11 +21,12 @@ import (
 //go:embed npm
 var npm embed.FS
 
-// sources are folders of real source code.
+// sources are folders of real source code. Which versions they have is pinned, so that a tree is the same on each machine.
 type sources struct {
-	goroot  string // Go's standard library
-	modules string // a node_modules; "" if npm could not install it
-	cache   string // Go's module cache
+	goroot  string   // Go's standard library
+	modules string   // a node_modules; "" if npm could not install it
+	own     []string // the Go modules that mulligan requires
+	most    int      // number of bytes that are taken of each file; 0: all
 }
 
 func findSources(ctx context.Context) (s sources, err error) {
@@ -32,24 +34,35 @@ func findSources(ctx context.Context) (s sources, err error) {
 		s.modules = ""
 		fmt.Fprintln(os.Stderr, "filesbench: no node_modules in the trees:", err)
 	}
-	env, err := exec.CommandContext(ctx, "go", "env", "GOROOT", "GOMODCACHE").Output()
+	goroot, err := exec.CommandContext(ctx, "go", "env", "GOROOT").Output()
 	if err != nil {
 		return s, fmt.Errorf("go env: %w", err)
 	}
-	goroot, cache, _ := strings.Cut(strings.TrimSpace(string(env)), "\n")
-	s.goroot, s.cache = filepath.Join(goroot, "src"), cache
+	s.goroot = filepath.Join(strings.TrimSpace(string(goroot)), "src")
+	list, err := exec.CommandContext(ctx, "go", "mod", "download", "-json").Output()
+	if err != nil {
+		return s, fmt.Errorf("go mod download: %w", err)
+	}
+	for modules := json.NewDecoder(bytes.NewReader(list)); modules.More(); {
+		var m struct{ Dir string }
+		if err := modules.Decode(&m); err != nil {
+			return s, fmt.Errorf("go mod download: %w", err)
+		}
+		s.own = append(s.own, m.Dir)
+	}
 	return s, nil
 }
 
 // folders returns the source folders for a tree of n files. A small tree uses only one.
 func (s sources) folders(n int) []string {
-	switch {
-	case n <= 10_000:
-		return []string{s.goroot}
-	case s.modules == "":
-		return []string{s.goroot, s.cache}
+	all := []string{s.goroot}
+	if n <= 10_000 {
+		return all
 	}
-	return []string{s.goroot, s.modules, s.cache}
+	if s.modules != "" {
+		all = append(all, s.modules)
+	}
+	return append(all, s.own...)
 }
 
 // nodeModules installs the packages of npm/package-lock.json once, in the cache for tests, and returns their folder.
@@ -85,6 +98,7 @@ type tree struct {
 	bytes   int64
 	links   int
 	rand    *rand.Rand
+	most    int // see sources
 }
 
 func (t *tree) String() string {
@@ -96,7 +110,7 @@ var errFull = errors.New("enough")
 // plant copies n files from the sources. When the sources are used up, it copies them again, and adds a line to each file so
 // that its content is new.
 func plant(ctx context.Context, dir string, from sources, n int) (*tree, error) {
-	t := &tree{dir: dir, rand: rand.New(rand.NewPCG(1, 2))}
+	t := &tree{dir: dir, rand: rand.New(rand.NewPCG(1, 2)), most: from.most}
 	folders := from.folders(n)
 	for round := 0; len(t.files) < n; round++ {
 		before := len(t.files)
@@ -123,7 +137,7 @@ func (t *tree) graft(ctx context.Context, src, to string, round, n int) error {
 			return ctx.Err()
 		case len(t.files) >= n:
 			return errFull
-		case e.Name() == ".git", path == filepath.Join(src, "cache"):
+		case e.Name() == ".git":
 			return fs.SkipDir // git cannot add the files of a nested repository
 		}
 		rel, err := filepath.Rel(src, path)
@@ -160,6 +174,9 @@ func (t *tree) copy(from, rel string, e fs.DirEntry, round int) error {
 	}
 	if len(p) == 0 {
 		return nil
+	}
+	if t.most > 0 {
+		p = p[:min(len(p), t.most)]
 	}
 	if round > 0 {
 		p = fmt.Appendf(p, "\n// copy %d\n", round)
