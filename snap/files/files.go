@@ -19,6 +19,7 @@ import (
 	"mulligan/snap/files/apply"
 	"mulligan/snap/files/follow"
 	"mulligan/snap/files/journal"
+	"mulligan/snap/files/reflink"
 	"mulligan/snap/files/relpath"
 	"mulligan/snap/files/rights"
 	"mulligan/snap/files/walk"
@@ -118,7 +119,8 @@ func New(c Config) (*Driver, error) {
 	if err != nil {
 		return nil, errs.Wrap(errs.Failed, op, err)
 	}
-	d := &Driver{cfg: c, ws: ws, walker: &walk.Walker{Workspace: ws, Cache: walk.LoadCache(c.StateDir), MaxFiles: c.MaxFiles, MaxBytes: c.MaxBytes}}
+	d := &Driver{cfg: c, ws: ws, walker: &walk.Walker{Workspace: ws, Cache: walk.LoadCache(c.StateDir), MaxFiles: c.MaxFiles, MaxBytes: c.MaxBytes,
+		Copies: reflink.New(c.StateDir)}}
 	if c.Below != "" {
 		d.walker.Cache.Under(c.Below)
 	}

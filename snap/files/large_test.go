@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"mulligan/snap"
 	"mulligan/snap/cas"
 	"mulligan/testkit"
 )
@@ -83,6 +84,70 @@ func TestLargeFileByPieces(t *testing.T) {
 			is(two, 7)
 		})
 	}
+}
+
+// TestLargeFileReadInPart makes small changes to a large file on a filesystem whose files share blocks. Captures, restores and their proofs then read little of it.
+func TestLargeFileReadInPart(t *testing.T) {
+	for name, mkfs := range map[string][]string{"xfs": {"mkfs.xfs", "-q", "-f"}, "btrfs": {"mkfs.btrfs", "-q", "-f"}} {
+		t.Run(name, func(t *testing.T) { // not beside other tests, which read too
+			testkit.Need(t, "root", name)
+			top := testkit.Loop(t, 800, mkfs[0], mkfs[1:]...)
+			s := newSite(t, func(c *Config) {
+				c.Dir, c.StateDir = filepath.Join(top, "ws"), filepath.Join(top, "state")
+				must(t, os.Mkdir(c.Dir, 0o755))
+			})
+			s.dir = s.cfg.Dir
+			path := filepath.Join(s.dir, "image")
+			const size = 64 << 20
+			content := testkit.Bytes(t, size)
+			must(t, os.WriteFile(path, content, 0o600))
+			s.capture(t)
+			change := func(at int) {
+				t.Helper()
+				f, err := os.OpenFile(path, os.O_WRONLY, 0)
+				must(t, err)
+				_, err = f.WriteAt([]byte("changed"), int64(at))
+				must(t, err)
+				must(t, f.Close())
+				copy(content[at:], "changed")
+			}
+			for i := range 2 {
+				change((10 + i) << 20)
+				if read := readBy(t, func() { s.capture(t) }); read < size {
+					t.Errorf("a capture read %d bytes before there was a copy", read)
+				}
+			}
+			change(20 << 20)
+			before := bytes.Clone(content)
+			var first, second snap.Snapshot
+			if read := readBy(t, func() { first = s.capture(t) }); read > size/8 {
+				t.Errorf("a capture of a small change read %d bytes", read)
+			}
+			change(30 << 20)
+			if read := readBy(t, func() { second = s.capture(t) }); read > size/8 {
+				t.Errorf("a capture of a small change read %d bytes", read)
+			}
+			for _, to := range []struct {
+				id   snap.SnapshotID
+				want []byte
+			}{{first.ID, before}, {second.ID, content}} {
+				if read := readBy(t, func() { s.restore(t, to.id) }); read > size/4 {
+					t.Errorf("a restore of a small change read %d bytes", read)
+				}
+				if got, err := os.ReadFile(path); err != nil || !bytes.Equal(got, to.want) {
+					t.Fatalf("the file has another content, %v", err)
+				}
+			}
+		})
+	}
+}
+
+// readBy returns how many bytes this process reads while do runs.
+func readBy(t *testing.T, do func()) int {
+	t.Helper()
+	before := bytesRead(t)
+	do()
+	return bytesRead(t) - before
 }
 
 // extents lists where on the disk the file's parts begin.

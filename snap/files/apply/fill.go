@@ -10,6 +10,7 @@ import (
 	"mulligan/snap/files/diff"
 	"mulligan/snap/files/manifest"
 	"mulligan/snap/files/parallel"
+	"mulligan/snap/files/reflink"
 	"mulligan/snap/files/relpath"
 )
 
@@ -63,7 +64,7 @@ func (h *Job) present(s *staged) *os.File {
 
 // fill writes the new content of s to f, which is empty. What is all zeros stays a hole.
 func (h *Job) fill(f *os.File, s *staged) error {
-	w := &filler{job: h.job, to: f}
+	w := &filler{job: h.job, to: f, path: s.d.Path}
 	var err error
 	if w.both, err = inBoth(h.p.Store, s.d); err != nil {
 		return err
@@ -103,6 +104,8 @@ type filler struct {
 	from   *os.File // the file that is replaced; nil: nothing can be copied from it
 	both   map[int64]manifest.Piece
 	cloned bool // to shares the blocks of from
+	path   string
+	as     *reflink.Reading // which pieces of to are as they were captured; nil: it is not known
 }
 
 // write writes the content of e.
@@ -136,6 +139,9 @@ func (w *filler) clone(pieces []manifest.Piece, size int64) error {
 	if w.from == nil || unix.IoctlFileClone(int(w.to.Fd()), int(w.from.Fd())) != nil {
 		return nil
 	}
+	if old, err := w.from.Stat(); err == nil {
+		w.as = w.p.Walker.Copies.Compare(w.to, w.path, old.Size())
+	}
 	end := int64(0)
 	for _, p := range append(pieces[:len(pieces):len(pieces)], manifest.Piece{Off: size}) {
 		if p.Off > end && unix.Fallocate(int(w.to.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, end, p.Off-end) != nil {
@@ -158,6 +164,9 @@ func (w *filler) piece(p manifest.Piece, buf []byte) error {
 	source := w.from
 	if w.cloned {
 		source = w.to // nobody else can change it
+		if h, ok := w.as.Known(p.Off / cas.ChunkSize); ok && h == p.Hash {
+			return nil
+		}
 	}
 	buf = buf[:p.Size]
 	if _, err := source.ReadAt(buf, p.Off); err != nil || cas.BlobHash(buf) != p.Hash {

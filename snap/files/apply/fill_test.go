@@ -12,6 +12,7 @@ import (
 	"mulligan/snap/cas"
 	"mulligan/snap/files/diff"
 	"mulligan/snap/files/manifest"
+	"mulligan/snap/files/walk"
 	"mulligan/testkit"
 )
 
@@ -45,7 +46,7 @@ func TestFillDoubts(t *testing.T) {
 			noError(t, err)
 			defer to.Close()
 			d := &diff.Delta{Path: "x", Old: was, New: e}
-			w := &filler{job: &job{p: &Applier{Store: s}, ctx: t.Context()}, to: to, from: from}
+			w := &filler{job: &job{p: &Applier{Store: s, Walker: &walk.Walker{}}, ctx: t.Context()}, to: to, from: from}
 			w.both, err = inBoth(s, d)
 			noError(t, err)
 			if len(w.both) != 4 { // 0, 1, 2 and 5

@@ -346,6 +346,9 @@ func measureOthers(ctx context.Context, dir string, from sources, runs int, rows
 	if want("h") {
 		err = large(ctx, filepath.Join(dir, "large"), t)
 	}
+	if err == nil && want("x") {
+		err = largeOnXFS(ctx, filepath.Join(dir, "xfs"), t)
+	}
 	if err == nil && want("j") {
 		err = ignoring(ctx, filepath.Join(dir, "ignoring"), from, t, runs)
 	}

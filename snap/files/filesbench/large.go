@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"syscall"
 
@@ -19,13 +20,22 @@ const largeMB = 512
 
 // large measures one large file of random bytes: of which 4 KB have changed, and which was written anew.
 func large(ctx context.Context, dir string, t *table) error {
+	return withLarge(ctx, dir, t, func(l *largeFile) error {
+		err := l.part(ctx)
+		if err == nil {
+			err = l.whole(ctx)
+		}
+		return err
+	})
+}
+
+// withLarge calls do with a large file that was captured once.
+func withLarge(ctx context.Context, dir string, t *table, do func(*largeFile) error) error {
 	s, err := newSite(dir)
 	if err != nil {
 		return err
 	}
-	l := &largeFile{site: s, table: t, path: filepath.Join(s.tree, "image")}
-	b := &tree{dir: s.tree}
-	err = errors.Join(b.random("image", largeMB<<20), s.git.init(ctx), s.git.checkpoint(ctx), s.open(true))
+	err = errors.Join((&tree{dir: s.tree}).random("image", largeMB<<20), s.git.init(ctx), s.git.checkpoint(ctx), s.open(true))
 	if err == nil {
 		_, err = s.captureWalking(ctx)
 	}
@@ -33,12 +43,74 @@ func large(ctx context.Context, dir string, t *table) error {
 		err = s.follow(ctx)
 	}
 	if err == nil {
-		err = l.part(ctx)
-	}
-	if err == nil {
-		err = l.whole(ctx, b)
+		err = do(&largeFile{site: s, table: t, path: filepath.Join(s.tree, "image")})
 	}
 	return errors.Join(err, s.close())
+}
+
+// largeOnXFS measures the same on a filesystem whose files share blocks, of which one is made and mounted. Only root can do that.
+func largeOnXFS(ctx context.Context, dir string, t *table) (err error) {
+	image, top := filepath.Join(dir, "image"), filepath.Join(dir, "mounted")
+	if err := os.MkdirAll(top, 0o755); err != nil {
+		return err
+	}
+	for _, args := range [][]string{{"truncate", "-s", "6G", image}, {"mkfs.xfs", "-q", "-m", "reflink=1", image}, {"mount", "-o", "loop", image, top}} {
+		if out, err := exec.CommandContext(ctx, args[0], args[1:]...).CombinedOutput(); err != nil {
+			fmt.Fprintf(os.Stderr, "filesbench: nothing is measured on XFS: %s: %v: %s\n", args[0], err, out)
+			return nil
+		}
+	}
+	defer func() { err = errors.Join(err, unix.Unmount(top, unix.MNT_DETACH)) }() // the copies that the driver has of the file go with the process
+	return withLarge(ctx, filepath.Join(top, "large"), t, func(l *largeFile) error {
+		for n := range int64(3) { // what changes for the first time is read whole, to make a copy
+			if err := l.change(n << 20); err != nil {
+				return err
+			}
+			if _, err := l.checkpoint(ctx); err != nil {
+				return err
+			}
+		}
+		return l.partOnXFS(ctx)
+	})
+}
+
+// partOnXFS measures a checkpoint after 4 KB have changed, and the way back.
+func (l *largeFile) partOnXFS(ctx context.Context) error {
+	target, err := l.checkpoint(ctx)
+	if err != nil {
+		return err
+	}
+	syscall.Sync()
+	var base snap.SnapshotID
+	took, err := timed(func() (err error) {
+		if err = l.change(100 << 20); err == nil {
+			base, err = l.checkpoint(ctx)
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	gits, err := timed(func() error { return l.git.checkpoint(ctx) })
+	if err != nil {
+		return err
+	}
+	syscall.Sync()
+	cloned, err := timed(func() error {
+		return exec.CommandContext(ctx, "cp", "--reflink=always", l.path, filepath.Join(l.dir, "copy")).Run()
+	})
+	if err != nil {
+		return err
+	}
+	back, err := timed(func() error { return l.restore(ctx, target, base) })
+	if err != nil {
+		return err
+	}
+	return errors.Join(
+		l.table.add("x", benchtable.Row{What: fmt.Sprintf("%d MB file on XFS, 4 KB changed, not for the first time", largeMB), Mulligan: ms(took),
+			Others: []benchtable.Other{{Name: "git", Value: ms(gits)}}, Times: 40, Below: 300}),
+		l.table.add("x", benchtable.Row{What: "the way back on XFS", Mulligan: ms(back),
+			Others: []benchtable.Other{{Name: "cp --reflink", Value: ms(cloned)}}, Below: 1000}))
 }
 
 type largeFile struct {
@@ -50,6 +122,13 @@ type largeFile struct {
 // part measures a checkpoint after 4 KB have changed, and the way back.
 func (l *largeFile) part(ctx context.Context) error {
 	target, err := l.checkpoint(ctx)
+	if err != nil {
+		return err
+	}
+	if _, _, err = l.copied(); err != nil { // a virtual machine is slow to read into memory that it has not used yet
+		return err
+	}
+	read, copied, err := l.copied()
 	if err != nil {
 		return err
 	}
@@ -71,10 +150,6 @@ func (l *largeFile) part(ctx context.Context) error {
 		return err
 	}
 	gits, gitsAdded, err := grown(l.git.dir, func() error { return l.git.checkpoint(ctx) })
-	if err != nil {
-		return err
-	}
-	read, copied, err := l.copied()
 	if err != nil {
 		return err
 	}
@@ -101,7 +176,7 @@ func (l *largeFile) part(ctx context.Context) error {
 }
 
 // whole measures the way back after all of the file was written anew.
-func (l *largeFile) whole(ctx context.Context, b *tree) error {
+func (l *largeFile) whole(ctx context.Context) error {
 	target, err := l.checkpoint(ctx)
 	if err != nil {
 		return err

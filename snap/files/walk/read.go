@@ -129,7 +129,7 @@ func (s *Scan) readOnce(dir *beneath.Root, path string, n *manifest.Node) (inode
 	var xattrs []inode.Xattr
 	switch {
 	case n.IsFile():
-		if n.Hash, err = readContent(versions(s.sink, path), f, before.Size); err == nil {
+		if n.Hash, err = s.readContent(path, f, before.Size); err == nil {
 			xattrs, err = inode.ReadXattrs(fd)
 		}
 		s.W.Flags.look(fd, path)

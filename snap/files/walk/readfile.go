@@ -13,6 +13,7 @@ import (
 	"mulligan/snap"
 	"mulligan/snap/cas"
 	"mulligan/snap/files/manifest"
+	"mulligan/snap/files/reflink"
 )
 
 // Sink stores objects and returns their hashes. It is a batch or a series of the content store.
@@ -43,10 +44,13 @@ var buffers = sync.Pool{New: func() any { b := make([]byte, cas.ChunkSize+1); re
 // errGrew means that a file changed while it was read.
 var errGrew = errors.New("the file's size changed while it was read")
 
-// readContent stores size bytes of f and returns the content's hash. The error is errGrew if f has another size.
-func readContent(s Sink, f *os.File, size int64) (snap.Hash, error) {
+// readContent stores size bytes of f, which is the file at path, and returns the content's hash. The error is errGrew if f has another size.
+func (s *Scan) readContent(path string, f *os.File, size int64) (snap.Hash, error) {
+	sink := versions(s.sink, path)
 	if size > cas.ChunkSize {
-		return readLarge(s, f, size)
+		r := s.W.Copies.Begin(f, path, size)
+		defer r.Close()
+		return readLarge(sink, r, s.has, size)
 	}
 	buf := buffers.Get().(*[]byte)
 	defer buffers.Put(buf)
@@ -63,13 +67,13 @@ func readContent(s Sink, f *os.File, size int64) (snap.Hash, error) {
 	if n == 0 {
 		return snap.Hash{}, nil
 	}
-	return s.Blob((*buf)[:n])
+	return sink.Blob((*buf)[:n])
 }
 
 // readFirst stores the first size bytes of f and returns their hash. f may be longer.
 func readFirst(s Sink, f *os.File, size int64) (snap.Hash, error) {
 	if size > cas.ChunkSize {
-		return readLarge(s, f, size)
+		return readLarge(s, &reflink.Reading{File: f}, nil, size)
 	}
 	buf := buffers.Get().(*[]byte)
 	defer buffers.Put(buf)
@@ -95,15 +99,15 @@ type pieceList struct {
 	hashes map[int64]snap.Hash
 }
 
-// readLarge stores a file in pieces, and reads several at a time.
-func readLarge(s Sink, f *os.File, size int64) (snap.Hash, error) {
+// readLarge stores a file in pieces, and reads several at a time. Pieces that are known to be as they were are not read if they are still stored, which has reports.
+func readLarge(s Sink, r *reflink.Reading, has func(snap.Hash) bool, size int64) (snap.Hash, error) {
 	list := &pieceList{total: manifest.Pieces(size), hashes: map[int64]snap.Hash{}}
 	var failed error
 	var once sync.Once
 	var wg sync.WaitGroup
 	for range readers {
 		wg.Go(func() {
-			if err := list.read(s, f, size); err != nil {
+			if err := list.read(s, r, has, size); err != nil {
 				list.skipTo(list.total)
 				once.Do(func() { failed = err })
 			}
@@ -113,6 +117,7 @@ func readLarge(s Sink, f *os.File, size int64) (snap.Hash, error) {
 	if failed != nil {
 		return snap.Hash{}, failed
 	}
+	r.Done(list.hashes)
 	return s.Node(manifest.EncodeLarge(size, list.hashes))
 }
 
@@ -126,8 +131,8 @@ func (l *pieceList) skipTo(i int64) {
 	}
 }
 
-// read stores the next pieces of f until none is left.
-func (l *pieceList) read(s Sink, f *os.File, size int64) error {
+// read stores the next pieces of a file until none is left.
+func (l *pieceList) read(s Sink, r *reflink.Reading, has func(snap.Hash) bool, size int64) error {
 	buf := buffers.Get().(*[]byte)
 	defer buffers.Put(buf)
 	data := int64(0) // the next byte outside of a hole, as far as is known
@@ -136,7 +141,11 @@ func (l *pieceList) read(s Sink, f *os.File, size int64) error {
 		if i >= l.total {
 			return nil
 		}
-		off := i * cas.ChunkSize
+		if h, ok := r.Known(i); ok && (h.IsZero() || has(h)) {
+			l.set(i, h)
+			continue
+		}
+		f, off := r.File, i*cas.ChunkSize
 		piece := (*buf)[:min(cas.ChunkSize, size-off)]
 		if data <= off {
 			data = nextData(f, off, size)
@@ -159,10 +168,18 @@ func (l *pieceList) read(s Sink, f *os.File, size int64) error {
 		if err != nil {
 			return err
 		}
-		l.mu.Lock()
-		l.hashes[i] = h
-		l.mu.Unlock()
+		l.set(i, h)
 	}
+}
+
+// set says that the piece i has this hash, or is all zeros.
+func (l *pieceList) set(i int64, h snap.Hash) {
+	if h.IsZero() {
+		return
+	}
+	l.mu.Lock()
+	l.hashes[i] = h
+	l.mu.Unlock()
 }
 
 // nextData returns the offset at which data begins at or after off, or size if only a hole follows.

@@ -21,6 +21,7 @@ import (
 	"mulligan/snap/beneath"
 	"mulligan/snap/files/inode"
 	"mulligan/snap/files/manifest"
+	"mulligan/snap/files/reflink"
 	"mulligan/snap/files/relpath"
 	"mulligan/snap/files/workspace"
 )
@@ -28,9 +29,10 @@ import (
 // Walker walks one workspace.
 type Walker struct {
 	Workspace          *workspace.Workspace
-	Cache              *Cache // the results of earlier walks
-	MaxFiles, MaxBytes int64  // limits; a walk of a larger tree fails
-	Flags              Flags  // inode flags that were seen
+	Cache              *Cache          // the results of earlier walks
+	MaxFiles, MaxBytes int64           // limits; a walk of a larger tree fails
+	Flags              Flags           // inode flags that were seen
+	Copies             *reflink.Copies // of large files; nil: none are kept
 }
 
 // Scan is one walk of the workspace.

@@ -8,9 +8,10 @@ import (
 	"path/filepath"
 	"slices"
 	"syscall"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"mulligan/snap/fiemap"
 )
 
 // occupied returns the number of bytes on disk of the files below dir, including extents that they share. Files with more than
@@ -97,57 +98,26 @@ func extents(paths []string) (list []extent, loose int64, err error) {
 	return joined, loose, nil
 }
 
-// The FIEMAP call (linux/fiemap.h) returns the extents of a file.
-const (
-	fsIocFiemap   = 0xC020660B
-	fiemapSync    = 0x1
-	fiemapPerCall = 256
-	extentLast    = 0x1
-	extentNoPlace = 0x2 | 0x4 | 0x200 // unknown, not allocated yet, or inline
-)
-
-type fiemap struct {
-	Start, Length                  uint64
-	Flags, Mapped, Count, Reserved uint32
-	Extents                        [fiemapPerCall]fiemapExtent
-}
-
-type fiemapExtent struct {
-	Logical, Physical, Length uint64
-	_                         [2]uint64
-	Flags                     uint32
-	_                         [3]uint32
-}
-
 func fileExtents(path string) (list []extent, loose int64, err error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, 0, err
 	}
 	defer f.Close() // it was only read
-	q := fiemap{Length: ^uint64(0), Flags: fiemapSync, Count: fiemapPerCall}
-	for {
-		q.Mapped = 0
-		if _, _, e := unix.Syscall(unix.SYS_IOCTL, f.Fd(), fsIocFiemap, uintptr(unsafe.Pointer(&q))); e != 0 {
-			info, err := f.Stat()
-			if err != nil {
-				return nil, 0, err
-			}
-			return nil, info.Sys().(*syscall.Stat_t).Blocks * 512, nil // the file system does not support the call
+	err = fiemap.Each(f, true, func(e fiemap.Extent) bool {
+		if e.Flags&fiemap.Placeless != 0 {
+			loose += int64(e.Length)
+		} else {
+			list = append(list, extent{e.Physical, e.Physical + e.Length})
 		}
-		for _, e := range q.Extents[:q.Mapped] {
-			if e.Flags&extentNoPlace != 0 {
-				loose += int64(e.Length)
-			} else {
-				list = append(list, extent{e.Physical, e.Physical + e.Length})
-			}
-			q.Start = e.Logical + e.Length
-			if e.Flags&extentLast != 0 {
-				return list, loose, nil
-			}
-		}
-		if q.Mapped == 0 {
-			return list, loose, nil
-		}
+		return true
+	})
+	if err == nil {
+		return list, loose, nil
 	}
+	info, err := f.Stat() // the file system does not support the call
+	if err != nil {
+		return nil, 0, err
+	}
+	return nil, info.Sys().(*syscall.Stat_t).Blocks * 512, nil
 }
