@@ -323,10 +323,7 @@ func (b *bench) restores(ctx context.Context) error {
 			}
 			return err
 		}
-		w.others = gits(func(options ...string) error { return b.git.restore(ctx, commit, options...) })
-		if c.n == half {
-			w.others = w.others[:1] // each of these takes a minute with what goes before
-		}
+		w.others = []side{{name: "git", do: func() error { return b.git.restore(ctx, commit) }}} // which syncs no file, with core.fsync or without
 		w.mulligan = func() error { return b.restore(ctx, target, base) }
 		if err := b.rounds(ctx, w); err != nil {
 			return err

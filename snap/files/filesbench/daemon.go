@@ -30,18 +30,29 @@ type daemon struct {
 	socket  string
 }
 
-// startDaemon builds mulligand and mulligan in dir, and starts the daemon there.
+// programs is the folder of mulligand and mulligan, which are built for the first daemon of a run.
+var programs string
+
+func build(ctx context.Context) error {
+	for _, p := range []struct{ name, tags string }{{"mulligand", "libvirt_dlopen"}, {"mulligan", "nethttpomithttp2"}} {
+		at := filepath.Join(programs, p.name)
+		if _, err := os.Stat(at); err == nil {
+			continue
+		}
+		if out, err := exec.CommandContext(ctx, "go", "build", "-ldflags", "-s -w", "-tags", p.tags, "-o", at, "mulligan/cmd/"+p.name).CombinedOutput(); err != nil {
+			return fmt.Errorf("build %s: %w: %s", p.name, err, out)
+		}
+	}
+	return nil
+}
+
+// startDaemon starts a daemon whose state is in dir.
 func startDaemon(ctx context.Context, dir string) (*daemon, error) {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	if err := errors.Join(build(ctx), os.MkdirAll(dir, 0o700)); err != nil {
 		return nil, err
 	}
 	socket := filepath.Join(dir, "sock")
-	d := &daemon{dir: dir, program: filepath.Join(dir, "mulligan"), socket: socket}
-	for _, p := range []struct{ at, tags, from string }{{filepath.Join(dir, "mulligand"), "libvirt_dlopen", "mulligan/cmd/mulligand"}, {d.program, "nethttpomithttp2", "mulligan/cmd/mulligan"}} {
-		if out, err := exec.CommandContext(ctx, "go", "build", "-ldflags", "-s -w", "-tags", p.tags, "-o", p.at, p.from).CombinedOutput(); err != nil {
-			return nil, fmt.Errorf("build %s: %w: %s", p.from, err, out)
-		}
-	}
+	d := &daemon{dir: dir, program: filepath.Join(programs, "mulligan"), socket: socket}
 	d.client = &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", socket)
 	}}}
@@ -53,7 +64,7 @@ func startDaemon(ctx context.Context, dir string) (*daemon, error) {
 
 // start starts the daemon, and waits until it answers.
 func (d *daemon) start(ctx context.Context) error {
-	d.cmd = exec.Command(filepath.Join(d.dir, "mulligand"), "--user", "--config", filepath.Join(d.dir, "mulligand.toml"), "--state-dir", filepath.Join(d.dir, "state"), "--socket", d.socket)
+	d.cmd = exec.Command(filepath.Join(programs, "mulligand"), "--user", "--config", filepath.Join(d.dir, "mulligand.toml"), "--state-dir", filepath.Join(d.dir, "state"), "--socket", d.socket)
 	d.cmd.Stderr = &d.log
 	if err := d.cmd.Start(); err != nil {
 		return err

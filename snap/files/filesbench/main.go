@@ -56,6 +56,7 @@ func run(ctx context.Context) (err error) {
 		return err
 	}
 	defer os.RemoveAll(top)
+	programs = filepath.Join(top, "programs")
 	from, err := findSources(ctx)
 	if err != nil {
 		return err
