@@ -118,6 +118,15 @@ func (f *followed) exact(t testing.TB) {
 		}
 		t.FailNow()
 	}
+	session := f.follower.Session()
+	must(t, session.Do(t.Context(), func() error {
+		session.Each(func(path string, n *manifest.Node) {
+			if n.IsFile() && !session.MayHave(n.ID.Ino) {
+				t.Errorf("the inode of %s is not known", path)
+			}
+		})
+		return nil
+	}))
 }
 
 // followedSubject puts the driver through the suite with its journal being written.

@@ -101,15 +101,36 @@ func mapShared(t *testing.T, path string, size int) []byte {
 	return m
 }
 
-// TestStoresThroughMappings: a second store to a page shows neither as an event nor in a stat.
+// TestStoresThroughMappings: a second store to a page shows neither as an event nor in a stat. The file may be new, or another one with the same content and times.
 func TestStoresThroughMappings(t *testing.T) {
-	for _, follow := range []bool{false, true} {
-		t.Run(fmt.Sprintf("follow=%v", follow), func(t *testing.T) {
+	for _, kind := range []string{"not followed", "followed", "new", "replaced by an equal one"} {
+		t.Run(kind, func(t *testing.T) {
 			f := &followed{site: newSite(t)}
 			path := f.dir + "/d/mapped"
-			write(t, path, "first")
-			if follow {
+			must(t, os.Mkdir(f.dir+"/d", 0o755))
+			if kind != "new" {
+				write(t, path, "first")
+			}
+			if kind != "not followed" {
 				f.follow(t)
+			}
+			switch kind {
+			case "new":
+				write(t, path, "first")
+			case "replaced by an equal one":
+				was := statOf(t, path)
+				for i := 0; ; i++ { // until the inode's number is far from that of the first one
+					other := fmt.Sprint(f.dir, "-other-", i)
+					write(t, other, "first")
+					must(t, os.Chtimes(other, time.Time{}, time.Unix(was.Mtime.Sec, int64(was.Mtime.Nsec))))
+					if st := statOf(t, other); st.ID.Ino/1000 != was.ID.Ino/1000 {
+						must(t, os.Rename(other, path))
+						break
+					}
+				}
+			}
+			if kind != "not followed" {
+				f.exact(t)
 			}
 			m := mapShared(t, path, 5)
 			copy(m, "other")

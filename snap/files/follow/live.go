@@ -26,13 +26,14 @@ type live struct {
 	warn    map[string]bool            // mount points
 	removed []*manifest.Node           // nodes that were removed last; if they were moved, their new names may come with the next batch
 	open    map[*manifest.Node]bool    // folders that are not packed
+	inodes  map[uint64]struct{}        // the numbers of all files' inodes that the tree has, or had, each divided by inodeBlock
 
 	drafts map[*manifest.Node][]manifest.Entry // unchanging copies of the folders that are hashed and not stored
 }
 
 // newLive returns the state for a tree that was just read.
 func newLive(root *manifest.Node) *live {
-	l := &live{root: root, names: map[string]map[string]bool{}, warn: map[string]bool{}, open: map[*manifest.Node]bool{}, drafts: map[*manifest.Node][]manifest.Entry{}}
+	l := &live{root: root, names: map[string]map[string]bool{}, warn: map[string]bool{}, open: map[*manifest.Node]bool{}, inodes: map[uint64]struct{}{}, drafts: map[*manifest.Node][]manifest.Entry{}}
 	manifest.AssignGroups(root)
 	l.each(root, ".", l.enter)
 	return l
@@ -46,9 +47,24 @@ func (l *live) each(n *manifest.Node, path string, do func(string, *manifest.Nod
 	}
 }
 
+// inodeBlock is a number of inodes that filesystems place together. Files of one workspace are mostly in the same blocks.
+const inodeBlock = 64
+
+// meet records that n has the inode that it has.
+func (l *live) meet(n *manifest.Node) { l.inodes[n.ID.Ino/inodeBlock] = struct{}{} }
+
+// mayHave reports whether a file of the tree may have that inode. It is false for most that the tree does not have, and for none that it has.
+func (l *live) mayHave(ino uint64) bool {
+	_, ok := l.inodes[ino/inodeBlock]
+	return ok
+}
+
 // enter records a new name in the indexes beside the tree.
 func (l *live) enter(path string, n *manifest.Node) {
 	l.files++
+	if !n.IsDir() {
+		l.meet(n)
+	}
 	if n.IsDir() {
 		l.open[n] = true
 	}

@@ -125,6 +125,7 @@ func (m *merger) replace(in *manifest.Node, path string, old, new *manifest.Node
 	}
 	if !old.IsDir() && old.LinkKey == new.LinkKey && old.Entry.Equal(&new.Entry) {
 		old.ID, old.Ctime, old.Nlink, old.Sure = new.ID, new.Ctime, new.Nlink, new.Sure
+		m.l.meet(old)
 		return
 	}
 	in.Put(new)

@@ -317,3 +317,6 @@ func (j *Session) moving(ctx context.Context, began time.Time) (moved, held []st
 
 // Each calls do for every node of the tree, parents first. It must be called in the loop (Do).
 func (j *Session) Each(do func(path string, n *manifest.Node)) { j.live.each(j.live.root, ".", do) }
+
+// MayHave reports whether a file of the tree may have that inode. It must be called in the loop (Do).
+func (j *Session) MayHave(ino uint64) bool { return j.live.mayHave(ino) }

@@ -77,6 +77,7 @@ func (j *Session) unseen(ctx context.Context, how Depth, fresh map[string]bool) 
 // withMapped returns fresh with the files that a process may be writing to through a mapping.
 func (l *live) withMapped(fresh map[string]bool) map[string]bool {
 	inodes := walk.MappedToWrite(l.root.ID.Dev)
+	maps.DeleteFunc(inodes, func(ino uint64, _ bool) bool { return !l.mayHave(ino) }) // most are other programs' files
 	if len(inodes) == 0 {
 		return fresh
 	}
