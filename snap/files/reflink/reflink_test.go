@@ -308,7 +308,7 @@ func TestWhileWritten(t *testing.T) {
 		stop := make(chan struct{})
 		var writers sync.WaitGroup
 		writes := testkit.Rand(t)
-		stores := rand.New(rand.NewPCG(writes.Uint64(), 0))
+		stores := testkit.Rand(t)
 		writers.Go(func() {
 			for p := make([]byte, 4096); ; p[0]++ {
 				select {
