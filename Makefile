@@ -99,11 +99,11 @@ test: deps
 	cat bin/test-*.json >bin/test.json; echo "the slowest ten:"; $(GOTESTSUM) tool slowest --jsonfile bin/test.json --num 10 || exit 1; exit $$code
 
 # All kills, faults and flips of which make test takes samples, package by package. A run that was stopped goes on with
-# the packages that are left; PART=3/8 does the third of eight parts of each. bin/long has what each package
-# said, and the numbers of kills, faults and flips. TMPDIR needs some GB.
+# the packages that are left; PART=3/8 does the third of eight parts of each. Of the steps of an operation that are of one kind, one is taken; EVERY=1 takes them all.
+# bin/long has what each package said, and the numbers of kills, faults and flips. TMPDIR needs some GB.
 LONG = bin/long$(if $(PART),/$(subst /,of,$(PART)))
 test-long: deps
-	@$(SEED); mkdir -p $(LONG); export MULLIGAN_TEST_LONG=1 MULLIGAN_TEST_PART=$(PART) MULLIGAN_TEST_TALLY=$(CURDIR)/$(LONG)/tally; failed=; \
+	@$(SEED); mkdir -p $(LONG); export MULLIGAN_TEST_LONG=1 MULLIGAN_TEST_EVERY=$(EVERY) MULLIGAN_TEST_PART=$(PART) MULLIGAN_TEST_TALLY=$(CURDIR)/$(LONG)/tally; failed=; \
 	for p in $$(go list $(TAGS) ./...); do \
 	  log=$(LONG)/$$(echo $$p | tr / -); [ ! -e $$log.ok ] || continue; echo "== $$p"; \
 	  if $(TEST_ENV) $(if $(ROOT),MULLIGAN_TEST_NOSKIP=1) go test -count=1 -timeout 2h $(TAGS) -v -skip '^TestSoak' $$p >$$log.txt 2>&1; \
@@ -126,7 +126,7 @@ lint:
 	$(STATICCHECK) $(TAGS) ./...
 
 # What mulligan takes beside what people use today, in one run, and at its end one table with goals and verdicts (testkit/benchtable). These sizes
-# take less than half an hour on 2 cores; bench-full has those that all goals are for, and bench-growth those from 1,000 to 300,000 files.
+# take twenty minutes on 2 cores; bench-full has those that all goals are for, and bench-growth those from 1,000 to 300,000 files.
 # BENCH=forks does that part alone.
 BENCH       := files postgres disks downtime forks hooks remotes containers
 BENCH_RUN    = MULLIGAN_TEST_NOSKIP=1 go test $(TAGS) -timeout 2h -run '^$$' -benchtime

@@ -206,7 +206,7 @@ func (c *containerRound) stopped(t *testing.T) {
 }
 
 // testContainersKilled kills a daemon at the steps of what it does to an app in containers: at a sample of them, which rotates, and in a long
-// run at all.
+// run at one of each kind.
 func testContainersKilled(t *testing.T) {
 	t.Parallel()
 	testkit.Need(t, "root")
@@ -226,7 +226,7 @@ func testContainersKilled(t *testing.T) {
 						t.Fatalf("steps %q, killed %v", names, killed)
 					}
 					c.checkContainers(t, do)
-					steps := testkit.Sample(t, "steps", len(names), 1)
+					steps := pickOf(t, names, 1)
 					for _, i := range steps {
 						where := fmt.Sprintf("step %d of %d (%s)", i+1, len(names), names[i])
 						a := aimAt(names, i)

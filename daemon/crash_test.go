@@ -370,7 +370,7 @@ func nth(names []string, i int) (n int) {
 const misses = 5
 
 // TestKillAtEveryStep kills a daemon at the steps that the code itself has in
-// each operation: at a sample of them, which rotates, and in a long run at all.
+// each operation: at a sample of them, which rotates, and in a long run at one of each kind.
 func TestKillAtEveryStep(t *testing.T) {
 	t.Parallel()
 	r := newRound(t, newWorld(t, pgtest.Start(t, pgtest.Options{Dir: quickDir(t)})))
@@ -461,8 +461,30 @@ func kinds(names []string) int {
 // kind is a step's name without the ids in it.
 func kind(name string) string { return ids.ReplaceAllString(name, "#") }
 
-// pick chooses the steps to die at, counted from 0: one for 24 kinds of steps, and all where there is time.
+// pick chooses the steps to die at, counted from 0: one for 24 kinds of steps, and in a long run as pickOf does.
 func pick(t *testing.T, names []string) []int {
 	t.Helper()
-	return testkit.Sample(t, "steps", len(names), (kinds(names)+23)/24)
+	return pickOf(t, names, (kinds(names)+23)/24)
+}
+
+// pickOf chooses about few of the steps, which rotate. In a long run it chooses one of each kind, drawn from those of that kind: an operation comes to some steps again and
+// again, as for each file or fork, and a death there leaves the same. A long run that takes every step (EVERY=1) takes them all.
+func pickOf(t *testing.T, names []string, few int) (taken []int) {
+	t.Helper()
+	if !long() || testkit.Every() {
+		return testkit.Sample(t, "steps", len(names), few)
+	}
+	of, order := map[string][]int{}, []string{}
+	for i, name := range names {
+		k := kind(name)
+		if of[k] == nil {
+			order = append(order, k)
+		}
+		of[k] = append(of[k], i)
+	}
+	random := testkit.Rand(t, "steps")
+	for _, i := range testkit.Sample(t, "kinds of steps", len(order), 1) {
+		taken = append(taken, of[order[i]][random.IntN(len(of[order[i]]))])
+	}
+	return taken
 }

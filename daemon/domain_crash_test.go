@@ -38,7 +38,7 @@ func testDomainKilled(t *testing.T) {
 				t.Fatalf("steps %q, killed %v", names, killed)
 			}
 			k.check(t, tt.op, tt.op)
-			steps := testkit.Sample(t, "steps", len(names), 1)
+			steps := pickOf(t, names, 1)
 			for _, i := range steps {
 				where := fmt.Sprintf("%s killed at step %d (%s)", tt.op, i+1, names[i])
 				a := aimAt(names, i)

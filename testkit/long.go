@@ -10,6 +10,10 @@ import (
 // Long reports whether tests run whole matrices, and not samples. make test-long sets MULLIGAN_TEST_LONG=1.
 func Long() bool { return os.Getenv("MULLIGAN_TEST_LONG") == "1" }
 
+// Every reports whether a long run takes every step of an operation, however often it comes to steps of the same kind. That takes many hours more. make test-long EVERY=1
+// sets MULLIGAN_TEST_EVERY=1.
+func Every() bool { return os.Getenv("MULLIGAN_TEST_EVERY") == "1" }
+
 // NeedLong skips a test that belongs only to the long run. The test's name must begin with TestLong; make test leaves out such
 // tests.
 func NeedLong(t testing.TB) {

@@ -6,10 +6,13 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"mulligan/testkit/benchtable"
 )
@@ -93,15 +96,21 @@ func measureIdle(ctx context.Context, dir string, from sources, files int, rows 
 	if err != nil {
 		return t, err
 	}
-	folders := 0
 	from.most = 512 // what the files hold matters to nobody at rest
+	planted := make([]*tree, idleApps)
+	var g errgroup.Group
+	g.SetLimit(runtime.GOMAXPROCS(0))
+	for i := range planted {
+		g.Go(func() (err error) {
+			planted[i], err = plant(ctx, filepath.Join(dir, fmt.Sprint("app", i)), from, files)
+			return err
+		})
+	}
+	err = g.Wait()
+	folders := 0
 	for i := 0; i < idleApps && err == nil; i++ {
-		slug := fmt.Sprint("app", i)
-		var planted *tree
-		if planted, err = plant(ctx, filepath.Join(dir, slug), from, files); err == nil {
-			folders += planted.folders
-			err = d.addByDefault(ctx, slug, planted.dir)
-		}
+		folders += planted[i].folders
+		err = d.addByDefault(ctx, fmt.Sprint("app", i), planted[i].dir)
 	}
 	if err == nil {
 		err = d.rest(ctx, t, folders)
@@ -111,7 +120,7 @@ func measureIdle(ctx context.Context, dir string, from sources, files int, rows 
 
 // rest measures for a while what the daemon takes without being asked for anything.
 func (d *daemon) rest(ctx context.Context, t *table, folders int) error {
-	const settled, observed = 10 * time.Second, 30 * time.Second
+	const settled, observed = 15 * time.Second, 20 * time.Second
 	if err := pause(ctx, settled); err != nil {
 		return err
 	}

@@ -20,10 +20,13 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
 	"syscall"
+
+	"golang.org/x/sync/errgroup"
 
 	"mulligan/testkit/benchtable"
 )
@@ -55,7 +58,7 @@ func run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(top)
+	defer func() { err = errors.Join(err, removeAll(top)) }()
 	programs = filepath.Join(top, "programs")
 	from, err := findSources(ctx)
 	if err != nil {
@@ -75,7 +78,7 @@ func run(ctx context.Context) (err error) {
 			all = append(all, t)
 		}
 		if err == nil {
-			err = os.RemoveAll(dir)
+			err = removeAll(dir)
 		}
 		if err != nil {
 			return err
@@ -95,6 +98,25 @@ func run(ctx context.Context) (err error) {
 		}
 	}
 	return nil
+}
+
+// removeAll removes a folder of trees and stores with all processors: that takes a good part of a run.
+func removeAll(dir string) error {
+	var g errgroup.Group
+	g.SetLimit(runtime.GOMAXPROCS(0))
+	for _, pattern := range []string{"*/*/*", "*/*", "*"} {
+		below, err := filepath.Glob(filepath.Join(dir, pattern))
+		if err != nil {
+			return err
+		}
+		for _, path := range below {
+			g.Go(func() error { return os.RemoveAll(path) })
+		}
+		if err := g.Wait(); err != nil {
+			return err
+		}
+	}
+	return os.RemoveAll(dir)
 }
 
 func printed(tables []*table) error {
