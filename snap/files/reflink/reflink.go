@@ -210,12 +210,6 @@ func (c *Copies) put(path string, k *file) {
 	c.tidy()
 }
 
-func (c *Copies) drop(path string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.forget(path)
-}
-
 // forget forgets the file at path. c.mu must be held.
 func (c *Copies) forget(path string) {
 	if k := c.files[path]; k != nil && k.copy != nil {
