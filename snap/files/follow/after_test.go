@@ -43,3 +43,34 @@ func TestAfter(t *testing.T) {
 		}
 	}
 }
+
+// TestInodes: what is recorded of inodes does not grow without end while files come and go, and those of the tree are always in it.
+func TestInodes(t *testing.T) {
+	root := &manifest.Node{Entry: manifest.Entry{Mode: manifest.DirKind}}
+	file := func(name string, ino uint64) *manifest.Node {
+		n := &manifest.Node{Entry: manifest.Entry{Name: name, Mode: unix.S_IFREG}}
+		n.ID.Ino = ino
+		return n
+	}
+	for i := range uint64(100) {
+		root.Put(file(fmt.Sprint("f", i), i*inodeBlock))
+	}
+	l := newLive(root)
+	l.pack()
+	for i := range uint64(20_000) {
+		n := file("passing", (i+1000)*inodeBlock)
+		l.enter("passing", n)
+		if !l.mayHave(n.ID.Ino) {
+			t.Fatalf("the inode %d, which just came, is not known", n.ID.Ino)
+		}
+		l.leave("passing", n)
+		if most := 2*l.files + 1024; int64(len(l.inodes)) > most+5 {
+			t.Fatalf("%d blocks of inodes are recorded for 100 files", len(l.inodes))
+		}
+	}
+	for i := range uint64(100) {
+		if !l.mayHave(i * inodeBlock) {
+			t.Errorf("the inode of f%d is not known any more", i)
+		}
+	}
+}

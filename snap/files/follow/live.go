@@ -50,8 +50,19 @@ func (l *live) each(n *manifest.Node, path string, do func(string, *manifest.Nod
 // inodeBlock is a number of inodes that filesystems place together. Files of one workspace are mostly in the same blocks.
 const inodeBlock = 64
 
-// meet records that n has the inode that it has.
-func (l *live) meet(n *manifest.Node) { l.inodes[n.ID.Ino/inodeBlock] = struct{}{} }
+// meet records the inode of the file n. Once most of what is recorded is of files that are gone, only the tree's files stay.
+func (l *live) meet(n *manifest.Node) {
+	record := func(_ string, n *manifest.Node) {
+		if !n.IsDir() {
+			l.inodes[n.ID.Ino/inodeBlock] = struct{}{}
+		}
+	}
+	if int64(len(l.inodes)) > 2*l.files+1024 {
+		clear(l.inodes)
+		l.each(l.root, ".", record)
+	}
+	record("", n)
+}
 
 // mayHave reports whether a file of the tree may have that inode. It is false for most that the tree does not have, and for none that it has.
 func (l *live) mayHave(ino uint64) bool {
@@ -62,11 +73,10 @@ func (l *live) mayHave(ino uint64) bool {
 // enter records a new name in the indexes beside the tree.
 func (l *live) enter(path string, n *manifest.Node) {
 	l.files++
-	if !n.IsDir() {
-		l.meet(n)
-	}
 	if n.IsDir() {
 		l.open[n] = true
+	} else {
+		l.meet(n)
 	}
 	if n.Mount {
 		l.warn[path] = true
