@@ -205,7 +205,8 @@ func (c *change) toGo(ctx context.Context, live, base, goal *manifest.Manifest, 
 	return c.d.compare(ctx, live, goal, c.plan.scope())
 }
 
-// Check reads all changed files from the disk again, examines all others, and compares the result with the target.
+// Check reads all changed files from the disk again, examines all others, and compares the result with the target. Of a large file it reads what does not
+// share its blocks with a copy that was read (package reflink).
 func (c *change) Check(ctx context.Context) (snap.Proof, error) {
 	const op = "check files"
 	c.mu.Lock()

@@ -16,7 +16,8 @@ import (
 
 // A large file is stored in pieces, and often only some of them differ between its old and its new state. The others are copied from the file that is
 // there, which shares its blocks with the new one where the filesystem can do that. Each piece that is copied is compared with its hash: the file may have
-// changed although its stat did not. What is not as it should be comes from the store.
+// changed although its stat did not. What is not as it should be comes from the store. A piece whose blocks are still those of the copy that package reflink has
+// of the file cannot have changed, and is not read.
 
 // inBoth returns those pieces that d's old and new content have at the same place, by their offsets. There are none if the old file is not there any more
 // when the new one is written.

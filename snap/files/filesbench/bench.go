@@ -185,7 +185,7 @@ func (b *bench) sizes(ctx context.Context) error {
 		b.table.add("g", benchtable.Row{What: what + ", some minutes later", Unit: unit, Mulligan: mb(packed), Others: []benchtable.Other{git}, Times: 1.8}),
 		b.table.add("g", benchtable.Row{What: what + ", some minutes later, beside packs", Unit: unit, Mulligan: mb(packed),
 			Others: []benchtable.Other{{Name: "git gc", Value: mb(gits)}, {Name: "restic", Value: mb(restics)}}}),
-		b.table.add("g", benchtable.Row{What: "for how long one processor, at rest, works for that", Mulligan: ms(took), Others: []benchtable.Other{{Name: "git gc", Value: ms(gitsTook)}}}))
+		b.table.add("g", benchtable.Row{What: "how long that packing takes", Mulligan: ms(took), Others: []benchtable.Other{{Name: "git gc", Value: ms(gitsTook)}}}))
 }
 
 // copied calls f with a copy of the folder dir, which is removed after that.

@@ -15,6 +15,7 @@ import (
 	"mulligan/snap/beneath"
 	"mulligan/snap/cas"
 	"mulligan/snap/fiemap"
+	"mulligan/snap/files/manifest"
 )
 
 // Least is the size of the smallest files, in bytes, that are copied. Smaller ones are read as quickly.
@@ -154,12 +155,12 @@ func (r *Reading) Done(hashes map[int64]snap.Hash) {
 	k := &file{size: r.size, hashes: hashes, used: time.Now()}
 	if r.before != nil {
 		same := int64(0)
-		for i := range pieces(r.size) {
-			if i < pieces(r.before.size) && hashes[i] == r.before.hashes[i] {
+		for i := range manifest.Pieces(r.size) {
+			if i < manifest.Pieces(r.before.size) && hashes[i] == r.before.hashes[i] {
 				same++
 			}
 		}
-		k.steady = 2*same >= pieces(r.size)
+		k.steady = 2*same >= manifest.Pieces(r.size)
 	}
 	if r.copied {
 		k.copy, k.extents = r.File, r.extents
@@ -282,12 +283,9 @@ func extentsOf(f *os.File, written bool) (list []fiemap.Extent, err error) {
 	return list, errors.Join(err, asked)
 }
 
-// pieces returns how many pieces a file of that size has.
-func pieces(size int64) int64 { return (size + cas.ChunkSize - 1) / cas.ChunkSize }
-
 // samePieces returns for each piece of a file, which has the extents now, whether it is certainly the one of an earlier file. Sizes are in bytes.
 func samePieces(before, now []fiemap.Extent, sizeBefore, sizeNow int64) []bool {
-	same := make([]bool, pieces(sizeNow))
+	same := make([]bool, manifest.Pieces(sizeNow))
 	end := func(i, size int64) uint64 { return uint64(min((i+1)*cas.ChunkSize, size)) }
 	equal := equalRanges(before, now, uint64(min(sizeBefore, sizeNow)))
 	at := 0
@@ -297,7 +295,7 @@ func samePieces(before, now []fiemap.Extent, sizeBefore, sizeNow int64) []bool {
 		for at < len(equal) && equal[at].to < to {
 			at++
 		}
-		same[i] = i < pieces(sizeBefore) && to == end(i, sizeBefore) && at < len(equal) && equal[at].from <= from
+		same[i] = i < manifest.Pieces(sizeBefore) && to == end(i, sizeBefore) && at < len(equal) && equal[at].from <= from
 	}
 	return same
 }

@@ -16,6 +16,7 @@ import (
 	"mulligan/snap"
 	"mulligan/snap/cas"
 	"mulligan/snap/fiemap"
+	"mulligan/snap/files/manifest"
 	"mulligan/testkit"
 )
 
@@ -49,7 +50,7 @@ func read(t *testing.T, c *Copies, path string) (hashes map[int64]snap.Hash, kno
 	defer r.Close()
 	hashes = map[int64]snap.Hash{}
 	buf := make([]byte, cas.ChunkSize)
-	for i := range pieces(info.Size()) {
+	for i := range manifest.Pieces(info.Size()) {
 		h, ok := r.Known(i)
 		if ok {
 			known++
@@ -94,9 +95,9 @@ func TestAnyWrites(t *testing.T) {
 			info, err := f.Stat()
 			noError(t, err)
 			buf := make([]byte, cas.ChunkSize)
-			for i := range pieces(info.Size()) {
+			for i := range manifest.Pieces(info.Size()) {
 				if want := hashAt(t, f, i, info.Size(), buf); got[i] != want {
-					t.Fatalf("step %d, %s: the piece %d of %d has another content than was read", n, what, i, pieces(info.Size()))
+					t.Fatalf("step %d, %s: the piece %d of %d has another content than was read", n, what, i, manifest.Pieces(info.Size()))
 				}
 			}
 			noError(t, f.Close())
@@ -345,7 +346,7 @@ func TestWhileWritten(t *testing.T) {
 				r := c.Begin(f, "the file", size)
 				defer r.Close()
 				hashes := map[int64]snap.Hash{}
-				for i := range pieces(size) {
+				for i := range manifest.Pieces(size) {
 					hashes[i] = hashAt(t, r.File, i, size, buf)
 					if h, ok := r.Known(i); ok {
 						if known++; h != hashes[i] {
