@@ -109,7 +109,7 @@ func cool(d *Driver) error {
 // walk reads the workspace, or the part sc, into b. With oneMoment, the state of each git repository is that of one moment.
 func (d *Driver) walk(ctx context.Context, op string, b *cas.Batch, sc relpath.Scope, fresh map[string]bool, oneMoment bool) (*follow.View, error) {
 	s := d.walker.NewScan(ctx, op, b, b.Keep)
-	s.OneMoment = oneMoment
+	s.OneMoment, s.Pack = oneMoment, true
 	s.Scope, s.Fresh = sc, func(p string) bool { return fresh[p] }
 	if id, err := d.ws.RootID(); err == nil { // otherwise run returns the error
 		s.Mapped = walk.MappedToWrite(id.Dev)
@@ -171,8 +171,14 @@ func (d *Driver) presentStored(ctx context.Context, op string, b *cas.Batch, sc 
 }
 
 func (d *Driver) read(ctx context.Context, op string, b *cas.Batch, sc relpath.Scope, how follow.Depth, fresh map[string]bool, to *cas.Batch) (*follow.View, error) {
+	if len(sc) == 0 {
+		d.follower.Await(ctx)
+	}
 	v, err := d.follower.View(ctx, to, how, fresh)
 	if errors.Is(err, follow.ErrEnded) {
+		if len(sc) == 0 {
+			defer d.follower.Walking()()
+		}
 		return d.walk(ctx, op, b, sc, fresh, to != nil)
 	}
 	return v, workspace.Wrap(errs.Failed, op, err)

@@ -85,7 +85,7 @@ func (p *Applier) Begin(ctx context.Context, op string, id snap.RestoreID, b *ca
 	}
 	a.fileOwner = p.FileOwner(st.Uid)
 	a.scan = p.Walker.NewScan(ctx, op, b, b.Keep)
-	a.scan.Memory, a.scan.Seen, a.scan.Scope = p.Memory(ctx, deltas), nil, sc
+	a.scan.Memory, a.scan.Scope = p.Memory(ctx, deltas), sc
 	a.whole = whole
 	for i := range deltas {
 		a.at[deltas[i].Path] = &deltas[i]

@@ -20,9 +20,19 @@ import (
 
 // baseline reads the whole workspace, and records in the journal what changed since the journal was last written.
 func (j *Session) baseline(ctx context.Context) error {
+	reading := make(chan struct{})
+	j.setReading(reading)
+	defer close(reading)
+	defer j.setReading(nil)
 	err := j.readAll(ctx)
 	debug.FreeOSMemory() // the walk used several times the memory that is kept
 	return err
+}
+
+func (j *Session) setReading(c chan struct{}) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.reading = c
 }
 
 func (j *Session) readAll(ctx context.Context) error {
@@ -30,7 +40,7 @@ func (j *Session) readAll(ctx context.Context) error {
 	b := j.f.Store.Begin()
 	defer b.Discard()
 	s := j.f.Walker.NewScan(ctx, op, b, b.Keep)
-	s.Memory, s.Seen = walk.ReadOnly{Cache: j.f.Walker.Cache}, nil
+	s.Memory, s.Pack = walk.ReadOnly{Cache: j.f.Walker.Cache}, true
 	var mu sync.Mutex
 	skipped := map[string]error{}
 	s.Skip = func(path string, err error) {
@@ -39,6 +49,9 @@ func (j *Session) readAll(ctx context.Context) error {
 		mu.Unlock()
 	}
 	root, err := s.Run()
+	if err == nil {
+		err = j.f.Failpoint.At("read first")
+	}
 	if err != nil {
 		return workspace.Wrap(errs.Failed, op, err)
 	}

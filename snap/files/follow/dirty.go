@@ -188,7 +188,7 @@ var errReplaced = errors.New("the workspace was replaced by another folder")
 func (j *Session) looking(ctx context.Context, b *cas.Batch, root *beneath.Root, work *todo, fresh map[string]bool) *observer {
 	s := j.f.Walker.NewScan(ctx, "follow files", b, b.Keep)
 	s.Top = root
-	s.Memory, s.Seen = &remembered{live: j.live, since: work.first}, nil
+	s.Memory = &remembered{live: j.live, since: work.first}
 	s.Fresh = func(p string) bool { return fresh[p] }
 	g := &observer{l: j.live, s: s, root: root, fresh: fresh, skipped: map[string]error{}, again: map[string]bool{}}
 	s.Skip = g.skip

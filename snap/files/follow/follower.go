@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"mulligan/errs"
@@ -37,7 +38,8 @@ type Follower struct {
 	Log       *slog.Logger         // for messages of the watcher; nil: none
 	Failpoint failpoint.Hook       // for tests
 
-	follow sync.Mutex // held by Follow
+	walks  atomic.Int32 // walks of everything that are under way (Walking)
+	follow sync.Mutex   // held by Follow
 	mu     sync.Mutex
 	now    *Session // set while Follow runs
 }
@@ -120,6 +122,31 @@ func (f *Follower) current() *Session {
 	default:
 		return nil
 	}
+}
+
+// Await waits while the workspace is being read for the first time: a second reading at the same time would make both take twice as long.
+func (f *Follower) Await(ctx context.Context) {
+	j := f.Session()
+	if j == nil {
+		return
+	}
+	j.mu.Lock()
+	reading := j.reading
+	j.mu.Unlock()
+	if reading == nil {
+		return
+	}
+	select {
+	case <-reading:
+	case <-ctx.Done():
+	}
+}
+
+// Walking says that somebody reads the whole workspace until done is called. Follow's own first reading waits for that, and then
+// has the results from the cache.
+func (f *Follower) Walking() (done func()) {
+	f.walks.Add(1)
+	return func() { f.walks.Add(-1) }
 }
 
 // Flush waits until every earlier change that caused an event is in the journal. The error is of kind errs.Unavailable if

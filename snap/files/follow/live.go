@@ -39,10 +39,10 @@ func newLive(root *manifest.Node) *live {
 	return l
 }
 
-// each calls do for n and everything below it, parents first.
+// each calls do for n and everything below it, parents first. The node of a packed file is valid until do returns.
 func (l *live) each(n *manifest.Node, path string, do func(string, *manifest.Node)) {
 	do(path, n)
-	for _, k := range n.Children() {
+	for k := range n.All {
 		l.each(k, relpath.Join(path, k.Name), do)
 	}
 }

@@ -47,6 +47,7 @@ type Session struct {
 	mu      sync.Mutex
 	trouble error // why the journal is not current, apart from the watcher's state
 	pending int
+	reading chan struct{} // closed at the end of the baseline that is under way; nil: none is
 }
 
 func newSession(f *Follower, notify func(snap.Batch)) *Session {
@@ -128,7 +129,7 @@ func (j *Session) Do(ctx context.Context, f func() error) error {
 
 // background reads changed paths, except those that keep changing.
 func (j *Session) background(ctx context.Context) {
-	if j.restores.Load() > 0 {
+	if j.restores.Load() > 0 || j.live == nil && j.f.walks.Load() > 0 {
 		j.next.Reset(retryAfter)
 		return
 	}
@@ -210,6 +211,9 @@ func (j *Session) takeIn(ctx context.Context, all bool, more func() (map[string]
 // takeInOnce does the work of takeIn once, without the repetition for repositories. touched reports whether a repository may
 // have changed.
 func (j *Session) takeInOnce(ctx context.Context, more func() (map[string]bool, error)) (touched bool, err error) {
+	if err := j.untilFirst(ctx); err != nil {
+		return false, err
+	}
 	if err := j.w.Barrier(ctx); err != nil {
 		return false, err
 	}
@@ -234,6 +238,27 @@ func (j *Session) takeInOnce(ctx context.Context, more func() (map[string]bool, 
 			return touched, errors.Join(err, ctx.Err())
 		}
 	}
+}
+
+// untilFirst waits, if nothing was read yet, until somebody else's walk has ended and the folders are watched: what is read before that is
+// read once more.
+func (j *Session) untilFirst(ctx context.Context) error {
+	for until := time.Now().Add(firstPatience); time.Now().Before(until); {
+		select {
+		case <-j.ready:
+			return nil
+		case <-j.ended:
+			return ErrEnded
+		default:
+		}
+		if j.f.walks.Load() == 0 && j.w.State().State != snap.Rescanning {
+			return nil
+		}
+		if err := walk.Wait(ctx, firstPause); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // view reads changes, also those without an event as far as how says, and seals the tree. b, unless nil, gets the manifest.
@@ -302,6 +327,13 @@ func (j *Session) save() error {
 // is written to all the time.
 const flushPatience = 5 * time.Second
 
+// firstPatience bounds how long the first reading waits for the watches, which may never be complete where folders are made all the
+// time; firstPause is the time between two looks.
+const (
+	firstPatience = 10 * time.Second
+	firstPause    = 2 * time.Millisecond
+)
+
 // moving returns the repositories in the tree that changed since began, when their reading began, and those that are locked.
 func (j *Session) moving(ctx context.Context, began time.Time) (moved, held []string, err error) {
 	if j.live == nil { // a deletion came between
@@ -315,7 +347,7 @@ func (j *Session) moving(ctx context.Context, began time.Time) (moved, held []st
 	return j.f.Walker.NewScan(ctx, "look at files", nil, nil).Moving(root, j.live.root, began)
 }
 
-// Each calls do for every node of the tree, parents first. It must be called in the loop (Do).
+// Each calls do for every node of the tree, parents first. A node is valid until do returns. Each must be called in the loop (Do).
 func (j *Session) Each(do func(path string, n *manifest.Node)) { j.live.each(j.live.root, ".", do) }
 
 // MayHave reports whether a file of the tree may have that inode. It must be called in the loop (Do).

@@ -1,9 +1,13 @@
 package manifest
 
 import (
+	"slices"
+	"sync"
+
 	"mulligan/snap"
 	"mulligan/snap/cas"
 	"mulligan/snap/files/inode"
+	"mulligan/snap/files/parallel"
 	"mulligan/snap/files/relpath"
 )
 
@@ -99,11 +103,33 @@ func (n *Node) Seal(b *cas.Batch, kept map[snap.Hash][]Entry) error {
 	if !n.IsDir() {
 		return nil
 	}
-	for k := range n.Folders {
-		if err := k.Seal(b, kept); err != nil {
+	var levels [][]*Node
+	n.byDepth(0, &levels)
+	var mu sync.Mutex // of kept
+	for _, level := range slices.Backward(levels) {
+		err := parallel.InRuns(len(level), func() (func(int) error, func()) {
+			return func(i int) error { return level[i].seal(b, kept, &mu) }, func() {}
+		})
+		if err != nil {
 			return err
 		}
 	}
+	return nil
+}
+
+// byDepth adds n and the folders below it to levels, by their depth.
+func (n *Node) byDepth(depth int, levels *[][]*Node) {
+	if depth == len(*levels) {
+		*levels = append(*levels, nil)
+	}
+	(*levels)[depth] = append((*levels)[depth], n)
+	for k := range n.Folders {
+		k.byDepth(depth+1, levels)
+	}
+}
+
+// seal does the work of Seal for one folder, after those below it.
+func (n *Node) seal(b *cas.Batch, kept map[snap.Hash][]Entry, mu *sync.Mutex) error {
 	data, refs := EncodeNode(SortFolder, n.Entries())
 	if b == nil {
 		n.Hash = cas.NodeHash(data, refs)
@@ -115,7 +141,10 @@ func (n *Node) Seal(b *cas.Batch, kept map[snap.Hash][]Entry) error {
 		n.Hash = h
 	}
 	if kept != nil {
-		kept[n.Hash] = n.CopyEntries()
+		entries := n.CopyEntries()
+		mu.Lock()
+		kept[n.Hash] = entries
+		mu.Unlock()
 	}
 	return nil
 }

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"io"
 	"iter"
-	"maps"
 	"os"
 	"path/filepath"
 	"sync"
@@ -29,15 +28,17 @@ type record struct {
 	link         string
 	xattrs       []inode.Xattr
 	hash         snap.Hash
+	seen         uint32 // number of the last walk that found or read the file
 }
 
 // Cache remembers contents by inode and stat, so that unchanged files are not read again. It only saves time: without it,
 // everything is read. Safe for concurrent use.
 type Cache struct {
 	mu    sync.Mutex
-	known map[inode.ID]record
-	fresh int // entries that the cache file lacks
-	below func() map[uint64]record
+	known map[inode.ID]*record
+	fresh int    // entries that the cache file lacks
+	walk  uint32 // number of the last walk that began
+	below func() map[uint64]*record
 }
 
 // Under adds what the cache file in dir knows of the files below a mount: a file that the mount shows unchanged has the number, the times and the size
@@ -45,8 +46,8 @@ type Cache struct {
 func (c *Cache) Under(dir string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.below = sync.OnceValue(func() map[uint64]record {
-		files := map[uint64]record{}
+	c.below = sync.OnceValue(func() map[uint64]*record {
+		files := map[uint64]*record{}
 		for id, k := range LoadCache(dir).known {
 			files[id.Ino] = k
 		}
@@ -55,21 +56,25 @@ func (c *Cache) Under(dir string) {
 }
 
 // find returns the record for st, from below if the cache has none.
-func (c *Cache) find(st inode.Stat) (k record, ok bool) {
+func (c *Cache) find(st inode.Stat) (record, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if k, ok = c.known[st.ID]; ok && k.is(st) || c.below == nil {
-		return k, ok
+	k, ok := c.known[st.ID]
+	if (!ok || !k.is(st)) && c.below != nil {
+		if k, ok = c.below()[st.ID.Ino]; ok && k.is(st) {
+			c.known[st.ID] = k
+			c.fresh++
+		}
 	}
-	if k, ok = c.below()[st.ID.Ino]; ok && k.is(st) {
-		c.known[st.ID] = k
-		c.fresh++
+	if !ok || !k.is(st) {
+		return record{}, false
 	}
-	return k, ok
+	k.seen = c.walk
+	return *k, true
 }
 
 // is reports whether the record is of a file with this stat.
-func (k record) is(st inode.Stat) bool {
+func (k *record) is(st inode.Stat) bool {
 	return k.mode == st.Mode && k.size == st.Size && k.mtime == st.Mtime && k.ctime == st.Ctime
 }
 
@@ -86,7 +91,7 @@ func (c *Cache) size() int64 {
 // Find copies link target, attributes and hash into e, and returns true, if the cache has them for st.
 func (c *Cache) Find(_ string, st inode.Stat, e *manifest.Entry) bool {
 	k, ok := c.find(st)
-	if !ok || !k.is(st) {
+	if !ok {
 		return false
 	}
 	e.SetLink(k.link)
@@ -121,8 +126,9 @@ func (c *Cache) Add(st inode.Stat, e *manifest.Entry, read time.Time) {
 	if !Reliable(st, read) {
 		return
 	}
-	k := record{st.Mode, st.Size, st.Mtime, st.Ctime, e.Link(), e.Xattrs(), e.Hash}
+	k := &record{st.Mode, st.Size, st.Mtime, st.Ctime, e.Link(), e.Xattrs(), e.Hash, 0}
 	c.mu.Lock()
+	k.seen = c.walk
 	c.known[st.ID] = k
 	c.fresh++
 	c.mu.Unlock()
@@ -131,7 +137,7 @@ func (c *Cache) Add(st inode.Stat, e *manifest.Entry, read time.Time) {
 // Forget empties the cache, because a tree in memory has the same results.
 func (c *Cache) Forget() {
 	c.mu.Lock()
-	c.known, c.below = map[inode.ID]record{}, nil
+	c.known, c.below = map[inode.ID]*record{}, nil
 	c.mu.Unlock()
 }
 
@@ -140,7 +146,7 @@ func (c *Cache) Fill(root *manifest.Node) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for id, k := range Known(root) {
-		c.known[id] = k
+		c.known[id] = &k
 		c.fresh++
 	}
 }
@@ -151,7 +157,7 @@ func Known(root *manifest.Node) iter.Seq2[inode.ID, record] {
 		var visit func(n *manifest.Node) bool
 		visit = func(n *manifest.Node) bool {
 			if n.Sure && !n.Mount {
-				k := record{n.Mode, n.Size, n.Mtime, n.Ctime, n.Link(), n.Xattrs(), n.Hash}
+				k := record{n.Mode, n.Size, n.Mtime, n.Ctime, n.Link(), n.Xattrs(), n.Hash, 0}
 				if n.IsDir() {
 					k.hash = snap.Hash{}
 				}
@@ -159,7 +165,7 @@ func Known(root *manifest.Node) iter.Seq2[inode.ID, record] {
 					return false
 				}
 			}
-			for _, k := range n.Children() {
+			for k := range n.All {
 				if !visit(k) {
 					return false
 				}
@@ -170,13 +176,21 @@ func Known(root *manifest.Node) iter.Seq2[inode.ID, record] {
 	}
 }
 
-// retain removes every file that is not in seen.
-func (c *Cache) retain(seen map[inode.ID]bool) {
+// begin returns the number of a new walk.
+func (c *Cache) begin() uint32 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.walk++
+	return c.walk
+}
+
+// retain removes every file that neither the whole walk of this number nor a later one met.
+func (c *Cache) retain(walk uint32) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.below = nil // known has what is used of it
-	for id := range c.known {
-		if !seen[id] {
+	for id, k := range c.known {
+		if k.seen < walk {
 			delete(c.known, id)
 		}
 	}
@@ -190,7 +204,7 @@ const (
 // LoadCache reads the cache file that an earlier process saved in dir. If the file is missing or damaged, the cache is empty,
 // and the workspace's files are read again.
 func LoadCache(dir string) *Cache {
-	c := &Cache{known: map[inode.ID]record{}}
+	c := &Cache{known: map[inode.ID]*record{}}
 	b, err := os.ReadFile(filepath.Join(dir, cacheName))
 	if err != nil || len(b) < len(cacheMagic)+32 {
 		return c
@@ -216,7 +230,13 @@ func (c *Cache) Save(dir string) error {
 	if c.fresh == 0 || c.fresh < len(c.known)/100 {
 		return nil
 	}
-	err := SaveCache(dir, maps.All(c.known))
+	err := SaveCache(dir, func(yield func(inode.ID, record) bool) {
+		for id, k := range c.known {
+			if !yield(id, *k) {
+				return
+			}
+		}
+	})
 	if err == nil {
 		c.fresh = 0
 	}
@@ -269,12 +289,15 @@ func (k *record) append(b []byte, id inode.ID) []byte {
 	return e.Append(b)
 }
 
-func decodeCache(b []byte) (map[inode.ID]record, error) {
-	out := map[inode.ID]record{}
+// recordSize is about the number of bytes of a record in the cache file.
+const recordSize = 80
+
+func decodeCache(b []byte) (map[inode.ID]*record, error) {
+	out := make(map[inode.ID]*record, len(b)/recordSize)
 	r := manifest.Decoder{Rest: b}
 	for len(r.Rest) > 0 {
 		id := inode.ID{Dev: r.Uvarint(), Ino: r.Uvarint()}
-		k := record{size: int64(r.Uvarint())}
+		k := &record{size: int64(r.Uvarint())}
 		k.mtime, k.ctime = inode.Time{Sec: r.Varint(), Nsec: r.Uint32()}, inode.Time{Sec: r.Varint(), Nsec: r.Uint32()}
 		k.hash = r.Digest()
 		var e manifest.Entry

@@ -54,6 +54,33 @@ func TestCache(t *testing.T) {
 	}
 }
 
+// TestCacheRetain: after a walk of everything the cache has what this walk, or one that began meanwhile, met, and no file that is gone.
+func TestCacheRetain(t *testing.T) {
+	dir := t.TempDir()
+	c := LoadCache(dir)
+	e := manifest.Entry{Hash: snap.Hash{1}}
+	stat := map[string]inode.Stat{}
+	for _, name := range []string{"gone", "met", "met by the other", "new"} {
+		noError(t, os.WriteFile(dir+"/"+name, []byte(name), 0o644))
+		st, err := inode.StatAt(unix.AT_FDCWD, dir+"/"+name)
+		noError(t, err)
+		if stat[name] = st; name != "new" {
+			c.Add(st, &e, time0(st.Ctime).Add(filetime.Coarsest+filetime.Tick))
+		}
+	}
+	walk := c.begin()
+	c.Find("", stat["met"], &e)
+	c.begin()
+	c.Find("", stat["met by the other"], &e)
+	c.Add(stat["new"], &e, time0(stat["new"].Ctime).Add(filetime.Coarsest+filetime.Tick))
+	c.retain(walk)
+	for name, st := range stat {
+		if got := c.Find("", st, &e); got != (name != "gone") {
+			t.Errorf("%s: remembered: %v", name, got)
+		}
+	}
+}
+
 func time0(t inode.Time) time.Time { return time.Unix(t.Sec, int64(t.Nsec)) }
 
 func TestReliable(t *testing.T) {

@@ -98,7 +98,6 @@ func (s *Scan) readPrefix(dir *beneath.Root, path string, n *manifest.Node) (st 
 }
 
 func (s *Scan) note(n *manifest.Node, st inode.Stat) {
-	s.mark(st)
 	n.ID, n.Ctime, n.Nlink = st.ID, st.Ctime, st.Nlink
 	if st.Nlink > 1 {
 		n.LinkKey = fmt.Sprint(st.ID.Dev, ":", st.ID.Ino)

@@ -48,13 +48,13 @@ type Scan struct {
 	Memory    Memory
 	OneMoment bool                         // reread git repositories until each was read at one moment
 	Skip      func(path string, err error) // unless nil, is called for paths that change or can't be read; the rest is read
+	Pack      bool                         // pack folders once they are read: the tree of a large workspace takes a quarter of the memory
 
 	Top          *beneath.Root // the workspace, from which deep folders are opened
 	slots        chan struct{} // limits the goroutines beside the first
 	Files, bytes atomic.Int64
 	meter        *snap.Meter
 	mu           sync.Mutex
-	Seen         map[inode.ID]bool
 	warnings     map[string]bool
 }
 
@@ -75,7 +75,7 @@ var walkers = min(2*runtime.GOMAXPROCS(0), 8)
 // from deletion.
 func (w *Walker) NewScan(ctx context.Context, op string, s Sink, keep func(snap.Hash) bool) *Scan {
 	return &Scan{W: w, op: op, Ctx: ctx, sink: s, has: keep, Memory: w.Cache, slots: make(chan struct{}, walkers-1),
-		Seen: map[inode.ID]bool{}, warnings: map[string]bool{}}
+		warnings: map[string]bool{}}
 }
 
 // Run walks the workspace and returns its tree, in which the folders have no hashes yet.
@@ -88,7 +88,7 @@ func (s *Scan) Run() (*manifest.Node, error) {
 	s.Top = root
 	s.meter = snap.NewMeter(s.Ctx, "files read", snap.UnitFiles, s.W.Cache.size())
 	defer s.foretell()()
-	n, began := &manifest.Node{}, time.Now()
+	n, began, walk := &manifest.Node{}, time.Now(), s.W.Cache.begin()
 	err = s.ReadTree(root, ".", n)
 	if err == nil && s.OneMoment {
 		err = s.rereadRepositories(root, n, began)
@@ -100,7 +100,7 @@ func (s *Scan) Run() (*manifest.Node, error) {
 		return nil, err
 	}
 	if _, ok := s.Memory.(*Cache); ok && len(s.Scope) == 0 {
-		s.W.Cache.retain(s.Seen)
+		s.W.Cache.retain(walk)
 	}
 	return n, nil
 }
@@ -138,6 +138,9 @@ func (s *Scan) ReadTree(dir *beneath.Root, path string, n *manifest.Node) error 
 		if err == nil {
 			err = s.subfolders(dir, path, n)
 		}
+		if err == nil && s.Pack {
+			n.Pack()
+		}
 		if !errors.Is(err, ErrMoved) {
 			return err
 		}
@@ -161,6 +164,9 @@ func (s *Scan) deepFolder(dir *beneath.Root, path string, n *manifest.Node) erro
 		dir.Close()
 		if err == nil {
 			err = s.subfolders(nil, path, n)
+		}
+		if err == nil && s.Pack {
+			n.Pack()
 		}
 		if !errors.Is(err, ErrMoved) || s.Skip != nil {
 			return err
@@ -244,7 +250,6 @@ func (s *Scan) ReadFolder(fd int, path string, n *manifest.Node, st inode.Stat) 
 	n.Entry = manifest.NewEntry(n.Name, st)
 	n.Mount = false // the workspace itself may be a mount point
 	n.Mode, n.Uid, n.Gid, n.Mtime = st.Mode, st.Uid, st.Gid, st.Mtime
-	s.mark(st)
 	n.ID, n.Ctime, n.Sure = st.ID, st.Ctime, true
 	if !s.Memory.Find(path, st, &n.Entry) {
 		at := time.Now()
@@ -261,15 +266,6 @@ func (s *Scan) ReadFolder(fd int, path string, n *manifest.Node, st inode.Stat) 
 		n.Mtime = inode.Time{}
 	}
 	return nil
-}
-
-func (s *Scan) mark(st inode.Stat) {
-	if s.Seen == nil {
-		return
-	}
-	s.mu.Lock()
-	s.Seen[st.ID] = true
-	s.mu.Unlock()
 }
 
 // subfolders walks the folders among n's children, some of them in other goroutines. If dir is nil, it opens them from the top.
