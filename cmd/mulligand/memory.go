@@ -20,7 +20,7 @@ const (
 
 	restEvery = 10 * time.Second // how often frugal looks whether the daemon rests
 	restMost  = 1 << 20          // bytes of objects that a daemon at rest makes in that time, at most
-	restLeft  = 8 << 20          // bytes of dead objects that are left to the runtime's own next collection, at most
+	restLeft  = 8 << 20          // bytes of objects that were made after which a collection is worth while, at least
 )
 
 // frugal sets the limit anew after each collection, and has the runtime collect once the daemon is at rest: what a capture left would stay for two minutes,
@@ -46,23 +46,29 @@ func frugal() {
 
 // rest tells whether the daemon is at rest.
 type rest struct {
-	samples []metrics.Sample
-	made    uint64 // bytes of all objects that were ever made
+	samples   []metrics.Sample
+	made      uint64 // bytes of all objects that were ever made, at the last look
+	collected uint64 // the same, when it was last worth collecting
 }
 
 func newRest() *rest {
-	r := &rest{samples: []metrics.Sample{{Name: "/gc/heap/allocs:bytes"}, {Name: "/memory/classes/heap/objects:bytes"}, {Name: "/gc/heap/live:bytes"}}}
+	r := &rest{samples: []metrics.Sample{{Name: "/gc/heap/allocs:bytes"}, {Name: "/gc/heap/live:bytes"}}}
 	r.worthCollecting()
 	return r
 }
 
-// worthCollecting reports whether hardly an object was made since the call before, and many are dead.
+// worthCollecting reports whether hardly an object was made since the call before, but many were since it last reported that. How many of them are dead
+// is not known: what the runtime found alive when it last collected may have been in use for a moment only, for example for packing.
 func (r *rest) worthCollecting() bool {
 	metrics.Read(r.samples)
-	n := func(i int) uint64 { return r.samples[i].Value.Uint64() }
-	before, objects, live := r.made, n(1), n(2)
-	r.made = n(0)
-	return r.made-before <= restMost && objects > live+restLeft
+	made, live := r.samples[0].Value.Uint64(), r.samples[1].Value.Uint64()
+	resting := made-r.made <= restMost
+	r.made = made
+	if !resting || made-r.collected <= max(restLeft, live/8) {
+		return false
+	}
+	r.collected = made
+	return true
 }
 
 // follow is called once a collection has found the probe to be unreachable.

@@ -96,4 +96,13 @@ func TestCollectAtRest(t *testing.T) {
 	if r.worthCollecting() {
 		t.Error("it collects again at rest")
 	}
+	held := make([]byte, 4*restLeft)
+	runtime.GC() // finds it alive, and nobody makes objects afterwards
+	runtime.KeepAlive(held)
+	if r.worthCollecting() {
+		t.Error("it collects while objects are made")
+	}
+	if !r.worthCollecting() {
+		t.Error("it does not collect what was alive at the last collection")
+	}
 }

@@ -34,7 +34,7 @@ func (b *bench) commands(ctx context.Context) error {
 	if err == nil {
 		w := work{key: "m", what: "`mulligan create` by default, 10 files just changed", times: 1, change: func() error { return b.tree.edit(10) }}
 		w.others, _ = b.checkpoints(ctx)
-		w.others = append(w.others, side{name: "restic", do: func() error { return b.restic.checkpoint(ctx, "changed") }, once: true})
+		w.others = append(w.others[:1], side{name: "restic", do: func() error { return b.restic.checkpoint(ctx, "changed") }, once: true})
 		w.mulligan = func() error { return d.command(ctx, nil, "--app", "bench", "create") }
 		err = b.rounds(ctx, w)
 	}
@@ -86,15 +86,14 @@ func (d *daemon) addByDefault(ctx context.Context, slug, tree string) error {
 // The apps of a daemon at rest, and the files of each, for which the targets are defined.
 const idleApps, idleFiles = 10, 50_000
 
+// packed is the time from the start of a daemon after which it has begun to pack its store, as it does each minute.
+const packed = 65 * time.Second
+
 // measureIdle measures a daemon whose apps nobody changes, with the default settings.
 func measureIdle(ctx context.Context, dir string, from sources, files int, rows string) (*table, error) {
 	t := &table{title: fmt.Sprintf("a daemon at rest that follows %d apps of %d files, as is its default", idleApps, files), files: files * targetFiles / idleFiles}
 	if !(&bench{rows: rows}).wants("o") {
 		return t, nil
-	}
-	d, err := startDaemon(ctx, filepath.Join(dir, "daemon"))
-	if err != nil {
-		return t, err
 	}
 	from.most = 512 // what the files hold matters to nobody at rest
 	planted := make([]*tree, idleApps)
@@ -106,11 +105,20 @@ func measureIdle(ctx context.Context, dir string, from sources, files int, rows 
 			return err
 		})
 	}
-	err = g.Wait()
-	folders := 0
+	if err := g.Wait(); err != nil {
+		return t, err
+	}
+	d, err := startDaemon(ctx, filepath.Join(dir, "daemon"))
+	if err != nil {
+		return t, err
+	}
+	began, folders := time.Now(), 0
 	for i := 0; i < idleApps && err == nil; i++ {
 		folders += planted[i].folders
 		err = d.addByDefault(ctx, fmt.Sprint("app", i), planted[i].dir)
+	}
+	if err == nil {
+		err = pause(ctx, time.Until(began.Add(packed)))
 	}
 	if err == nil {
 		err = d.rest(ctx, t, folders)
@@ -139,7 +147,7 @@ func (d *daemon) rest(ctx context.Context, t *table, folders int) error {
 // settled waits until the daemon has dealt with what the first captures left, such as packing the store, and returns how much processor time it has taken then.
 func (d *daemon) settled(ctx context.Context) (took time.Duration, err error) {
 	const look, little = 10 * time.Second, 100 * time.Millisecond
-	for range 18 {
+	for range 18 { // three minutes
 		before, err := d.processor()
 		if err == nil {
 			err = pause(ctx, look)
