@@ -129,6 +129,11 @@ func TestParseRefuses(t *testing.T) {
 		{"forks' port", "[health]", "[fork]\nexpose = [3000, 70000]\n[health]", "app file:11: 70000 is not a port", "65535"},
 		{"forks' port twice", "[health]", "[fork]\nexpose = [3000, 3000]\n[health]", "app file:11: 3000 is not a port, or is listed twice", "65535"},
 		{"forks' expiry", "[health]", "[fork]\nexpire_after = \"1d\"\n[health]", "app file:11: expire_after \"1d\" of forks", "24h"},
+		{"forks' isolation", "[health]", "[fork]\nisolation = \"jail\"\n[health]", "app file:11: \"jail\" is not a way to keep forks apart", "namespace or ports"},
+		{"forks' variable", "[health]", "[fork]\nports = [\"8080\"]\n[health]", "app file:11: \"8080\" is not a variable's name", "ports ="},
+		{"forks' variable twice", "[health]", "[fork]\nports = [\"A\", \"PORT\", \"PORT\"]\n[health]", "app file:11: \"PORT\" is not a variable's name, or is listed twice", "ports ="},
+		{"forks' dotenv outside", "[health]", "[fork]\ndotenv = [\"../.env\"]\n[health]", "app file:11: \"../.env\" is not the path", "dotenv ="},
+		{"forks' dotenv twice", "[health]", "[fork]\ndotenv = [\"a/.env\", \"a/.env\"]\n[health]", "app file:11: \"a/.env\" is not the path", "dotenv ="},
 		{"scheme of another", `"postgres:///shop"`, `"mysql:///shop"`, "app file:24: the dsn", "postgres://"},
 	}
 	for _, tt := range tests {

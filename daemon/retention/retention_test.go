@@ -31,16 +31,24 @@ func planned(t interface{ Fatal(...any) }, now time.Time, rules ipc.Retention, a
 	slices.SortFunc(items, func(a, b Item) int { // newest first
 		return cmp.Or(b.CreatedAt.Compare(a.CreatedAt), cmp.Compare(b.ID, a.ID))
 	})
-	drop, _, err := Plan(now, rules, items, func(drop []ipc.CheckpointID) (total int64, _ error) {
+	left := func(drop []ipc.CheckpointID) (total int64, _ error) {
 		for _, it := range all {
 			if !slices.Contains(drop, it.ID) {
 				total += it.size
 			}
 		}
 		return total, nil
-	})
+	}
+	drop, over, err := Plan(now, rules, items, left)
 	if err != nil {
 		t.Fatal(err)
+	}
+	want := int64(0)
+	if total, _ := left(drop); rules.MaxBytes > 0 && total > rules.MaxBytes {
+		want = total - rules.MaxBytes
+	}
+	if over != want {
+		t.Fatal(fmt.Sprintf("what stays is over the limit by %d, said to be %d", want, over))
 	}
 	return drop
 }
@@ -136,6 +144,9 @@ func TestPlan(t *testing.T) {
 		{"from the future", ipc.Retention{KeepLast: 1, DailyDays: 7}, []sized{cp("a", 1*hour), cp("b", -50*hour)}, ""},
 		{"days before 1970", ipc.Retention{KeepLast: 1, DailyDays: 30000},
 			[]sized{cp("a", 24000*days+1*hour), cp("b", 24000*days), cp("c", 0)}, "b"},
+		{"midnight before 1970", ipc.Retention{KeepLast: 1, DailyDays: 30000},
+			[]sized{cp("a", now.Sub(time.Date(1969, 12, 31, 0, 0, 0, 0, time.UTC))+1), cp("b", now.Sub(time.Date(1969, 12, 31, 0, 0, 0, 0, time.UTC))),
+				cp("c", now.Sub(time.Date(1969, 12, 31, 23, 59, 59, 0, time.UTC))), cp("d", 0)}, "c"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
