@@ -2,7 +2,10 @@ package manifest
 
 import (
 	"bytes"
+	"encoding/binary"
+	"fmt"
 	"reflect"
+	"slices"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -84,4 +87,99 @@ func FuzzManifest(f *testing.F) {
 			}
 		}
 	})
+}
+
+// TestRefuses: bytes that no encoder writes are refused. They may come from another host, and a name among them could lead out of a folder.
+func TestRefuses(t *testing.T) {
+	file := func(change func(*Entry)) *Entry {
+		e := &Entry{Name: "f", Mode: unix.S_IFREG | 0o644, Size: 1, Hash: snap.Hash{1}}
+		change(e)
+		return e
+	}
+	named := func(names ...string) (list []*Entry) {
+		for _, name := range names {
+			list = append(list, file(func(e *Entry) { e.Name = name }))
+		}
+		return list
+	}
+	attrs := func(names ...string) []*Entry {
+		return []*Entry{file(func(e *Entry) {
+			var list []inode.Xattr
+			for _, name := range names {
+				list = append(list, inode.Xattr{Name: name})
+			}
+			e.SetXattrs(list)
+		})}
+	}
+	one := func(change func(*Entry)) []*Entry { return []*Entry{file(change)} }
+	for what, x := range map[string]struct {
+		sort    byte
+		entries []*Entry
+	}{
+		"a name that leads up":             {SortFolder, named("..")},
+		"the folder itself":                {SortFolder, named(".")},
+		"a path for a name":                {SortFolder, named("a/b")},
+		"no name":                          {SortFolder, named("")},
+		"a zero in a name":                 {SortFolder, named("a\x00")},
+		"a path that leads up":             {sortList, named("a/../../b")},
+		"an absolute path":                 {sortList, named("/a")},
+		"a top with a name":                {SortTop, named("f")},
+		"names out of order":               {SortFolder, named("b", "a")},
+		"a name twice":                     {SortFolder, named("a", "a")},
+		"attributes out of order":          {SortFolder, attrs("user.b", "user.a")},
+		"an attribute twice":               {SortFolder, attrs("user.a", "user.a")},
+		"too many nanoseconds":             {SortFolder, one(func(e *Entry) { e.Mtime.Nsec = 1e9 })},
+		"a negative size":                  {SortFolder, one(func(e *Entry) { e.Size = -1 })},
+		"a group that leads up":            {SortFolder, one(func(e *Entry) { e.SetGroup("../x") })},
+		"content without its hash":         {SortFolder, one(func(e *Entry) { e.Hash = snap.Hash{} })},
+		"a hash without content":           {SortFolder, one(func(e *Entry) { e.Size = 0 })},
+		"a folder without its hash":        {SortFolder, one(func(e *Entry) { e.Mode, e.Size, e.Hash = unix.S_IFDIR, 0, snap.Hash{} })},
+		"an unknown type":                  {SortFolder, one(func(e *Entry) { e.Mode, e.Size, e.Hash = 0o644, 0, snap.Hash{} })},
+		"a mount point of an unknown type": {SortFolder, one(func(e *Entry) { e.Mode, e.Size, e.Hash, e.Mount = 0, 0, snap.Hash{}, true })},
+	} {
+		data, refs := EncodeNode(x.sort, x.entries)
+		if list, err := decodeNode(x.sort, data, refs); err == nil {
+			t.Errorf("%s: accepted: %+v", what, list)
+		}
+	}
+
+	list := sampleEntries()
+	data, refs := EncodeNode(SortFolder, pointers(list))
+	refused := func(what string, data []byte, refs []snap.Hash) {
+		t.Helper()
+		if list, err := decodeNode(SortFolder, data, refs); err == nil {
+			t.Errorf("%s: accepted: %+v", what, list)
+		}
+	}
+	for i := range data {
+		refused(fmt.Sprintf("cut after %d bytes", i), data[:i], refs)
+	}
+	refused("a byte more", append(slices.Clone(data), 0), refs)
+	refused("a reference more", data, append(slices.Clone(refs), snap.Hash{1}))
+	refused("a reference less", data, refs[:len(refs)-1])
+	refused("a reference to nothing", data, make([]snap.Hash, len(refs)))
+	for i, what := range []string{"another version", "another sort"} {
+		other := slices.Clone(data)
+		other[i]++
+		refused(what, other, refs)
+	}
+	raw := func(parts ...uint64) []byte {
+		b := []byte{Version, SortFolder}
+		for _, v := range parts {
+			b = binary.AppendUvarint(b, v)
+		}
+		return b
+	}
+	const file1, long = unix.S_IFREG, 1 << 32
+	valid := raw(1, 1, 'f', file1, 0, 0, 0, 0, 0)
+	if _, err := decodeNode(SortFolder, valid, nil); err != nil {
+		t.Fatalf("a valid node: %v", err)
+	}
+	refused("more entries than bytes", raw(1<<40, 1, 'f', file1, 0, 0, 0, 0, 0), nil)
+	refused("a name longer than the node", raw(1, 1<<20, 'f', file1, 0, 0, 0, 0, 0), nil)
+	refused("more attributes than bytes", raw(1, 1, 'f', file1, 0, 0, 0, 0, hasXattrs, 1<<40), nil)
+	refused("an owner out of range", raw(1, 1, 'f', file1, long, 0, 0, 0, 0), nil)
+	refused("unknown flags", raw(1, 1, 'f', file1, 0, 0, 0, 0, allFlags+1), nil)
+	refused("a size of zero that is announced", raw(1, 1, 'f', file1, 0, 0, 0, 0, hasSize, 0), nil)
+	refused("a number that is longer than it need be", append([]byte{Version, SortFolder, 0x81, 0}, valid[3:]...), nil)
 }
