@@ -115,3 +115,47 @@ func gitMerge(t *testing.T, dir string, base, ours, theirs []string) (string, bo
 	err := cmd.Run()
 	return out.String(), err == nil
 }
+
+// TestSlide compares slide with what it stands for: a block of lines can be taken from another place, without a change of what is left, as long
+// as each place on the way leaves the same.
+func TestSlide(t *testing.T) {
+	r := testkit.Rand(t)
+	slid := 0
+	for range 2000 {
+		var lines []string
+		for range 1 + r.IntN(9) {
+			lines = append(lines, []string{"a\n", "bb\n", "ccc\n"}[r.IntN(1+r.IntN(3))])
+		}
+		first := r.IntN(len(lines))
+		last := first + 1 + r.IntN(len(lines)-first)
+		text := func(from, to int) string { return strings.Join(lines[from:to], "") }
+		left := text(0, first) + text(last, len(lines))
+		way := func(step int) (bytes int) {
+			for i, j := first+step, last+step; i >= 0 && j <= len(lines) && text(0, i)+text(j, len(lines)) == left; i, j = i+step, j+step {
+				bytes = len(text(min(i, first), max(i, first)))
+				if step > 0 {
+					bytes = len(text(last, j))
+				}
+			}
+			return bytes
+		}
+		up, down := slide(text(0, first), text(first, last), text(last, len(lines)))
+		if up != way(-1) || down != way(1) {
+			t.Fatalf("%q from line %d to %d: up %d, down %d; want %d and %d", lines, first, last, up, down, way(-1), way(1))
+		}
+		if up > 4 || down > 4 {
+			slid++
+		}
+	}
+	if slid < 100 {
+		t.Errorf("only %d of 2000 blocks could move by several lines", slid)
+	}
+}
+
+func TestIsText(t *testing.T) {
+	for text, want := range map[string]bool{"": true, "a\n\u00e9\n": true, "\x00": false, "a\x00b": false, "\xff": false} {
+		if isText([]byte(text)) != want {
+			t.Errorf("%q is a text: %v", text, !want)
+		}
+	}
+}
