@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mulligan/snap"
+	"mulligan/snap/cas"
 	"mulligan/snap/files/inode"
 	"mulligan/snap/files/relpath"
 )
@@ -182,4 +183,49 @@ func TestRefuses(t *testing.T) {
 	refused("unknown flags", raw(1, 1, 'f', file1, 0, 0, 0, 0, allFlags+1), nil)
 	refused("a size of zero that is announced", raw(1, 1, 'f', file1, 0, 0, 0, 0, hasSize, 0), nil)
 	refused("a number that is longer than it need be", append([]byte{Version, SortFolder, 0x81, 0}, valid[3:]...), nil)
+}
+
+// TestLargeRefuses: the pieces of a large file are decoded as they were, and bytes that no encoder writes are refused.
+func TestLargeRefuses(t *testing.T) {
+	const pieces = 11
+	hashes := map[int64]snap.Hash{0: {1}, 8: {2}, pieces - 1: {3}}
+	data, refs := EncodeLarge((pieces-1)<<20+1, hashes)
+	l, err := decodeLarge(data, refs)
+	if err != nil || l.size != (pieces-1)<<20+1 {
+		t.Fatalf("%+v, %v", l, err)
+	}
+	for i := range int64(pieces) {
+		if _, want := hashes[i]; l.has(i) != want {
+			t.Errorf("piece %d: %v", i, !want)
+		}
+	}
+	refused := func(what string, data []byte, refs []snap.Hash) {
+		t.Helper()
+		if l, err := decodeLarge(data, refs); err == nil {
+			t.Errorf("%s: accepted: %+v", what, l)
+		}
+	}
+	for i := range data {
+		refused(fmt.Sprintf("cut after %d bytes", i), data[:i], refs)
+	}
+	for i, what := range []string{"another version", "another sort"} {
+		other := slices.Clone(data)
+		other[i]++
+		refused(what, other, refs)
+	}
+	refused("a byte more", append(slices.Clone(data), 0), refs)
+	refused("a reference less", data, refs[:2])
+	refused("a reference more", data, append(slices.Clone(refs), snap.Hash{4}))
+	beyond := slices.Clone(data)
+	beyond[len(beyond)-1] |= 1 << 3 // of piece 11, where the last is 10
+	refused("a piece beyond the end", beyond, append(slices.Clone(refs), snap.Hash{4}))
+	sized := func(size uint64, bits ...byte) []byte {
+		return append(binary.AppendUvarint([]byte{Version, sortLarge}, size), bits...)
+	}
+	refused("a file that is not large", sized(cas.ChunkSize, 1), refs[:1])
+	refused("a file larger than any", sized(1<<62, 1), refs[:1])
+	refused("a negative size", sized(1<<63, 1), refs[:1])
+	if _, err := decodeLarge(sized(cas.ChunkSize+1, 3), refs[:2]); err != nil {
+		t.Errorf("the smallest: %v", err)
+	}
 }

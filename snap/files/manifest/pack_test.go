@@ -56,6 +56,24 @@ func TestPack(t *testing.T) {
 	}
 }
 
+// TestPackMost: a folder that is packed is not packed once more, which would lose it, and one that is too large is not packed.
+func TestPackMost(t *testing.T) {
+	n := &Node{Entry: Entry{Mode: DirKind}}
+	for i := range packMost {
+		n.Put(&Node{Entry: Entry{Name: fmt.Sprintf("%05d", i), Mode: unix.S_IFREG}, Nlink: 1})
+	}
+	n.Pack()
+	n.Pack()
+	if n.packed == nil || len(n.Children()) != packMost {
+		t.Fatalf("packed: %v, %d entries", n.packed != nil, len(n.Children()))
+	}
+	n.Unpack()
+	n.Put(&Node{Entry: Entry{Name: "one more", Mode: unix.S_IFREG}, Nlink: 1})
+	if n.Pack(); n.packed != nil {
+		t.Fatal("a large folder is packed")
+	}
+}
+
 // anyEntries returns nodes of all kinds with names that differ.
 func anyEntries(r *rand.Rand) []*Node {
 	list := make([]*Node, r.IntN(40))
@@ -75,8 +93,13 @@ func anyEntries(r *rand.Rand) []*Node {
 			if k.Size > 0 {
 				k.Hash = snap.Hash{byte(r.IntN(255)) + 1, 31: byte(r.IntN(256))}
 			}
-			if r.IntN(5) == 0 {
-				k.Nlink, k.LinkKey = 2, "8:1"
+			if r.IntN(8) == 0 {
+				k.Nlink = 2
+			}
+			if r.IntN(8) == 0 {
+				k.LinkKey = "8:1"
+			}
+			if r.IntN(8) == 0 {
 				k.SetGroup("a/b")
 			}
 		case unix.S_IFLNK:
