@@ -38,12 +38,32 @@ kill -ABRT $$
 	if err != nil || info.Size != 7 || ran() != 2 {
 		t.Errorf("after one crash: %+v, %v, %d runs", info, err, ran())
 	}
-	program(2)
-	if _, err := c.info(t.Context(), "p/a"); err == nil || !strings.Contains(err.Error(), "rbd info p/a: a.cc: 12: FAILED ceph_assert(r == 0): the program rbd crashed (signal: aborted") || ran() != 2 {
-		t.Errorf("after two crashes: %v, %d runs", err, ran())
+	program(3)
+	if info, err := c.info(t.Context(), "p/a"); err != nil || info.Size != 7 || ran() != 4 {
+		t.Errorf("after three crashes: %+v, %v, %d runs", info, err, ran())
+	}
+	program(4)
+	if _, err := c.info(t.Context(), "p/a"); err == nil || !strings.Contains(err.Error(), "rbd info p/a: a.cc: 12: FAILED ceph_assert(r == 0): the program rbd crashed (signal: aborted") || ran() != 4 {
+		t.Errorf("after four crashes: %v, %d runs", err, ran())
 	}
 	program(1)
 	if _, err := c.rbd(t.Context(), callLimit, "snap", "create", "p/a@s"); !errors.Is(err, errCrashed) || ran() != 1 {
 		t.Errorf("a change: %v, %d runs", err, ran())
+	}
+}
+
+// TestCrashLine: of what a program says when it crashes, the line that says why is kept, with the words of an exception.
+func TestCrashLine(t *testing.T) {
+	for text, want := range map[string]string{
+		"terminate called after throwing an instance of 'std::system_error'\n  what():  Resource temporarily unavailable\n*** Caught signal (Aborted) **\n in thread 7f\n": "terminate called after throwing an instance of 'std::system_error', what():  Resource temporarily unavailable",
+		"a.cc: In function f()\na.cc: 12: FAILED ceph_assert(r == 0)\n 1: main\n":                                                                                          "a.cc: 12: FAILED ceph_assert(r == 0)",
+		"*** Caught signal (Segmentation fault) **\n in thread 7f\n":                                                                                                       "*** Caught signal (Segmentation fault) **",
+		"terminate called without an active exception":                                                                                                                     "terminate called without an active exception",
+		"one\ntwo\n": "two",
+		"":           "",
+	} {
+		if got := crashLine(text); got != want {
+			t.Errorf("of %q it keeps %q, want %q", text, got, want)
+		}
 	}
 }
