@@ -186,30 +186,15 @@ func (*remembered) Add(inode.Stat, *manifest.Entry, time.Time) {}
 // seal returns the manifest of the present tree, which may change afterwards. It stores nothing, because that takes much longer
 // and is rarely needed.
 func (l *live) seal(s *cas.Store) *manifest.Manifest {
-	var levels [][]*manifest.Node
-	notStored(l.root, 0, &levels)
+	notStored := func(n *manifest.Node) bool { return n.HashState != manifest.Stored }
 	known := map[snap.Hash][]manifest.Entry{}
-	for _, level := range slices.Backward(levels) { // a folder's hash depends on those of the folders below
+	for _, level := range slices.Backward(l.root.Levels(notStored)) { // a folder's hash depends on those of the folders below
 		l.hash(level)
 		for _, n := range level {
 			known[n.Hash] = l.drafts[n]
 		}
 	}
 	return manifest.New(l.root.Entry, manifest.NewFolders(s, known))
-}
-
-// notStored adds the folders that the epoch does not have to levels, by their depth.
-func notStored(n *manifest.Node, depth int, levels *[][]*manifest.Node) {
-	if n.HashState == manifest.Stored {
-		return
-	}
-	if depth == len(*levels) {
-		*levels = append(*levels, nil)
-	}
-	(*levels)[depth] = append((*levels)[depth], n)
-	for k := range n.Folders {
-		notStored(k, depth+1, levels)
-	}
 }
 
 // hash sets the hashes of folders, none of which may be below another.

@@ -103,10 +103,8 @@ func (n *Node) Seal(b *cas.Batch, kept map[snap.Hash][]Entry) error {
 	if !n.IsDir() {
 		return nil
 	}
-	var levels [][]*Node
-	n.byDepth(0, &levels)
 	var mu sync.Mutex // of kept
-	for _, level := range slices.Backward(levels) {
+	for _, level := range slices.Backward(n.Levels(func(*Node) bool { return true })) {
 		err := parallel.InRuns(len(level), func() (func(int) error, func()) {
 			return func(i int) error { return level[i].seal(b, kept, &mu) }, func() {}
 		})
@@ -117,15 +115,23 @@ func (n *Node) Seal(b *cas.Batch, kept map[snap.Hash][]Entry) error {
 	return nil
 }
 
-// byDepth adds n and the folders below it to levels, by their depth.
-func (n *Node) byDepth(depth int, levels *[][]*Node) {
-	if depth == len(*levels) {
-		*levels = append(*levels, nil)
+// Levels returns n and the folders below it, by their depth. A folder that want refuses is left out, with all that is below it.
+func (n *Node) Levels(want func(*Node) bool) (levels [][]*Node) {
+	var visit func(n *Node, depth int)
+	visit = func(n *Node, depth int) {
+		if !want(n) {
+			return
+		}
+		if depth == len(levels) {
+			levels = append(levels, nil)
+		}
+		levels[depth] = append(levels[depth], n)
+		for k := range n.Folders {
+			visit(k, depth+1)
+		}
 	}
-	(*levels)[depth] = append((*levels)[depth], n)
-	for k := range n.Folders {
-		k.byDepth(depth+1, levels)
-	}
+	visit(n, 0)
+	return levels
 }
 
 // seal does the work of Seal for one folder, after those below it.

@@ -138,9 +138,6 @@ func (s *Scan) ReadTree(dir *beneath.Root, path string, n *manifest.Node) error 
 		if err == nil {
 			err = s.subfolders(dir, path, n)
 		}
-		if err == nil && s.Pack {
-			n.Pack()
-		}
 		if !errors.Is(err, ErrMoved) {
 			return err
 		}
@@ -164,9 +161,6 @@ func (s *Scan) deepFolder(dir *beneath.Root, path string, n *manifest.Node) erro
 		dir.Close()
 		if err == nil {
 			err = s.subfolders(nil, path, n)
-		}
-		if err == nil && s.Pack {
-			n.Pack()
 		}
 		if !errors.Is(err, ErrMoved) || s.Skip != nil {
 			return err
@@ -268,7 +262,7 @@ func (s *Scan) ReadFolder(fd int, path string, n *manifest.Node, st inode.Stat) 
 	return nil
 }
 
-// subfolders walks the folders among n's children, some of them in other goroutines. If dir is nil, it opens them from the top.
+// subfolders walks the folders among n's children, some of them in other goroutines, and then packs n if Pack is set. If dir is nil, it opens them from the top.
 func (s *Scan) subfolders(dir *beneath.Root, path string, n *manifest.Node) error {
 	var wg sync.WaitGroup
 	var once sync.Once
@@ -291,6 +285,9 @@ func (s *Scan) subfolders(dir *beneath.Root, path string, n *manifest.Node) erro
 		}
 	}
 	wg.Wait()
+	if failed == nil && s.Pack {
+		n.Pack()
+	}
 	return failed
 }
 
