@@ -132,7 +132,8 @@ func crashed(exit *exec.ExitError) bool {
 	return ok && status.Signaled() && slices.Contains([]syscall.Signal{unix.SIGABRT, unix.SIGSEGV, unix.SIGBUS, unix.SIGILL, unix.SIGFPE}, status.Signal())
 }
 
-// crashLine returns the line of an error output that says why Ceph's program crashed. Hundreds of lines of its log may follow it.
+// crashLine returns the line of an error output that says why Ceph's program crashed, with what an exception says in the line after it. Hundreds of lines
+// of the program's log may follow.
 func crashLine(text string) string {
 	for _, sign := range []string{"FAILED ceph_assert", "terminate called", "Caught signal"} {
 		i := strings.Index(text, sign)
@@ -142,7 +143,7 @@ func crashLine(text string) string {
 		begin := strings.LastIndexByte(text[:i], '\n') + 1
 		line, rest, _ := strings.Cut(text[begin:], "\n")
 		what, _, _ := strings.Cut(strings.TrimSpace(rest), "\n")
-		if strings.HasPrefix(what, "what():") { // what the exception says
+		if strings.HasPrefix(what, "what():") {
 			line += ", " + what
 		}
 		return lastLine(line)
@@ -164,7 +165,7 @@ func lastLine(text string) string {
 // machine that is busy, and then more than once in a row was seen.
 var crashPauses = []time.Duration{0, 200 * time.Millisecond, time.Second}
 
-// read runs the program, which changes nothing, and decodes the JSON that it prints. If it crashes, it runs once more, three times at most.
+// read runs the program, which changes nothing, and decodes the JSON that it prints. A program that crashed is run again, up to three times.
 func (c *cluster) read(ctx context.Context, v any, args ...string) error {
 	args = append(args, "--format", "json")
 	out, err := c.rbd(ctx, callLimit, args...)

@@ -205,7 +205,8 @@ func (l *live) hash(level []*manifest.Node) {
 	_ = parallel.InRuns(len(level), func() (func(int) error, func()) { // this cannot fail
 		return func(i int) error {
 			n := level[i]
-			n.Hash, drafts[i] = cas.NodeHash(manifest.EncodeNode(manifest.SortFolder, n.Entries())), n.CopyEntries()
+			entries := n.Entries()
+			n.Hash, drafts[i] = cas.NodeHash(manifest.EncodeNode(manifest.SortFolder, entries)), manifest.Copies(entries)
 			return nil
 		}, func() {}
 	})

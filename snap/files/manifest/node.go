@@ -136,7 +136,8 @@ func (n *Node) Levels(want func(*Node) bool) (levels [][]*Node) {
 
 // seal does the work of Seal for one folder, after those below it.
 func (n *Node) seal(b *cas.Batch, kept map[snap.Hash][]Entry, mu *sync.Mutex) error {
-	data, refs := EncodeNode(SortFolder, n.Entries())
+	entries := n.Entries()
+	data, refs := EncodeNode(SortFolder, entries)
 	if b == nil {
 		n.Hash = cas.NodeHash(data, refs)
 	} else {
@@ -147,9 +148,9 @@ func (n *Node) seal(b *cas.Batch, kept map[snap.Hash][]Entry, mu *sync.Mutex) er
 		n.Hash = h
 	}
 	if kept != nil {
-		entries := n.CopyEntries()
+		copies := Copies(entries)
 		mu.Lock()
-		kept[n.Hash] = entries
+		kept[n.Hash] = copies
 		mu.Unlock()
 	}
 	return nil
@@ -165,12 +166,11 @@ func (n *Node) Entries() []*Entry {
 	return list
 }
 
-// CopyEntries returns a copy of the entries of a folder.
-func (n *Node) CopyEntries() []Entry {
-	children := n.Children()
-	list := make([]Entry, len(children))
-	for i, k := range children {
-		list[i] = k.Entry
+// Copies returns copies of entries.
+func Copies(entries []*Entry) []Entry {
+	list := make([]Entry, len(entries))
+	for i, e := range entries {
+		list[i] = *e
 	}
 	return list
 }
