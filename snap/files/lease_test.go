@@ -60,8 +60,8 @@ func TestLeases(t *testing.T) {
 	must(t, <-done)
 }
 
-// testLeaseWhileFollowed: a leased file does not keep the journal from the others.
-func testLeaseWhileFollowed(t *testing.T) {
+// TestLeaseWhileFollowed: a leased file does not keep the journal from the others.
+func TestLeaseWhileFollowed(t *testing.T) {
 	f := newFollowed(t)
 	write(t, f.dir+"/other", "one")
 	write(t, f.dir+"/leased", "one")

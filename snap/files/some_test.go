@@ -28,7 +28,6 @@ func TestStrangers(t *testing.T) {
 		testEndlessFiles,
 		testRightsStayWithContents,
 		testMovedFolderIsNotReadAgain,
-		testLeaseWhileFollowed,
 	)
 }
 
