@@ -98,19 +98,18 @@ test: deps
 	$$sum --jsonfile bin/test-rest.json --packages "$(LONGEST) $$rest" -- $(TEST_FLAGS) $(RACE); code=$$?; wait $$programs || code=1; \
 	cat bin/test-*.json >bin/test.json; echo "the slowest ten:"; $(GOTESTSUM) tool slowest --jsonfile bin/test.json --num 10 || exit 1; exit $$code
 
-# All kills, faults and flips of which make test takes samples, package by package. A run that was stopped goes on with
+# All kills, faults and flips of which make test takes samples. A run that was stopped goes on with
 # the packages that are left; PART=3/8 does the third of eight parts of each. Of the steps of an operation that are of one kind, one is taken; EVERY=1 takes them all.
-# bin/long has what each package said, and the numbers of kills, faults and flips. TMPDIR needs some GB.
+# bin/long has what each package said, and its numbers of kills, faults and flips. TMPDIR needs some GB.
 LONG = bin/long$(if $(PART),/$(subst /,of,$(PART)))
 test-long: deps
-	@$(SEED); mkdir -p $(LONG); export MULLIGAN_TEST_LONG=1 MULLIGAN_TEST_EVERY=$(EVERY) MULLIGAN_TEST_PART=$(PART) MULLIGAN_TEST_TALLY=$(CURDIR)/$(LONG)/tally; failed=; \
-	for p in $$(go list $(TAGS) ./...); do \
-	  log=$(LONG)/$$(echo $$p | tr / -); [ ! -e $$log.ok ] || continue; echo "== $$p"; \
-	  if $(TEST_ENV) $(if $(ROOT),MULLIGAN_TEST_NOSKIP=1) go test -count=1 -timeout 2h $(TAGS) -v -skip '^TestSoak' $$p >$$log.txt 2>&1; \
-	  then mv $$log.txt $$log.ok; else grep -E -A40 -e '--- FAIL|^panic|^FAIL' $$log.txt | head -200; failed="$$failed $$p"; fi; \
-	done; \
-	[ ! -e $(LONG)/tally ] || awk '{n[$$1] += $$2} END {for (what in n) print n[what], what}' $(LONG)/tally; \
-	[ -z "$$failed" ] || { echo "failed:$$failed"; exit 1; }; \
+	@$(SEED); export $(TEST_ENV) $(if $(ROOT),MULLIGAN_TEST_NOSKIP=1) MULLIGAN_TEST_LONG=1 MULLIGAN_TEST_EVERY=$(EVERY) MULLIGAN_TEST_PART=$(PART); mkdir -p $(LONG); rm -f $(LONG)/*.txt; \
+	{ go list $(TAGS) $(PROGRAMS) $(LONGEST); go list $(TAGS) ./...; } | awk '!seen[$$0]++' | xargs -n 1 -P $(shell expr $$(nproc) + 1) \
+	  sh -c 'log=$$1/$$(echo $$2 | tr / -); [ ! -e $$log.ok ] || exit 0; rm -f $$log.tally; \
+	    if MULLIGAN_TEST_TALLY=$$PWD/$$log.tally go test -count=1 -timeout 2h $(TAGS) -v -skip "^TestSoak" $$2 >$$log.txt 2>&1; \
+	    then tail -n 1 $$log.txt; mv $$log.txt $$log.ok; else echo "failed: $$2"; grep -E -A40 -e "--- FAIL|^panic|^FAIL" $$log.txt | head -200; fi' package $(LONG); \
+	cat $(LONG)/*.tally | awk '{n[$$1] += $$2} END {for (what in n) print n[what], what}'; \
+	failed=$$(ls $(LONG)/*.txt 2>/dev/null); [ -z "$$failed" ] || { echo "failed: $$failed"; exit 1; }; \
 	rm -rf $(LONG).done; mv $(LONG) $(LONG).done
 
 # A day of agents at work on an app whose daemon and programs are killed and whose disk fills up, for as long as SOAK says.

@@ -249,7 +249,7 @@ func TestHostLostCluster(t *testing.T) { hostLost(t, lost{files: 200, turns: 3, 
 // TestLongHostLost does both, 20 times, with more files and turns, on both servers.
 func TestLongHostLost(t *testing.T) {
 	testkit.NeedLong(t)
-	for i := range 20 {
+	for _, i := range testkit.Sample(t, "losses", 20, 20) {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
 			hostLost(t, lost{files: 20_000, turns: 12, older: 3, whole: i%2 == 1, ceph: i%4 >= 2})
 		})
