@@ -28,7 +28,9 @@ func TestRenamesAreSynced(t *testing.T) {
 		o.check(t, do, res, err)
 		renamesSynced(t, do, calls, renames)
 		if do == "rollback" {
-			restoredSynced(t, calls)
+			if written := restoredSynced(t, calls); written < 3 {
+				t.Errorf("the rollback wrote %d files", written)
+			}
 		}
 	}
 	o.stop(t)
@@ -83,24 +85,69 @@ func renamesSynced(t *testing.T, do string, calls []string, renames map[string]i
 	}
 }
 
-// restoredSynced checks that each file of the workspace that a rollback wrote was synced after the
-// last write to it, by itself or with its whole filesystem.
-func restoredSynced(t *testing.T, calls []string) {
+// A database file that an agent ruined is replaced by bytes, and comes back as bytes: these are synced as well.
+func TestRuinIsSynced(t *testing.T) {
+	for _, name := range []string{"text beside logs", "folder"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, nil)
+			h := startHostage(t, w)
+			cp, err := h.CreateCheckpoint(t.Context(), "shop", ipc.CreateRequest{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			sh(t, ruins[name], w.ws())
+			no := false
+			for _, to := range []ipc.CheckpointID{cp.ID, ipc.Redo} {
+				h.p.Arm(sysfault.Fault{})
+				_, err := h.Rollback(t.Context(), "shop", to, ipc.RollbackRequest{Start: &no}, nil)
+				calls := h.p.Disarm().Calls
+				if err != nil {
+					t.Fatalf("to %s: %v", to, err)
+				}
+				if written := restoredSynced(t, calls); written == 0 {
+					t.Errorf("to %s: nothing was written to the workspace", to)
+				}
+			}
+			h.stop(t)
+		})
+	}
+}
+
+// restoredSynced checks what a rollback did in the workspace. A file that it wrote is synced after the last write to it, by itself
+// or with its whole filesystem: a temporary file before it can get its final name. A folder is synced after a name in it was given,
+// and after a log of a database was removed, which must not come back beside another database. It returns how
+// many files were written.
+func restoredSynced(t *testing.T, calls []string) int {
 	t.Helper()
-	written := map[string]int{}
+	written := map[string]bool{}
 	for i, call := range calls {
-		if name, ok := strings.CutPrefix(call, "write ws/"); ok && !strings.HasPrefix(name, "shop.db") {
-			written[name] = i
+		do, name, _ := strings.Cut(call, " ")
+		if !strings.HasPrefix(name, "ws/") {
+			continue
+		}
+		rest, object := calls[i+1:], name
+		renamed := slices.IndexFunc(rest, func(c string) bool {
+			to, ok := strings.CutPrefix(c, "rename ")
+			return ok && strings.HasPrefix(name, path.Dir(to)+"/")
+		})
+		base := path.Base(name)
+		switch {
+		case do == "write":
+			written[name] = true
+		case do == "rename" || do == "unlink" && strings.HasPrefix(base, "shop.db-"):
+			object = path.Dir(name)
+		default:
+			continue
+		}
+		if (do == "unlink" || strings.Contains(name, "/.mulligan-")) && do != "rename" && renamed >= 0 {
+			rest = rest[:renamed]
+		}
+		if !slices.ContainsFunc(rest, func(c string) bool { return c == "sync "+object || strings.HasPrefix(c, "syncfs ws") }) {
+			t.Errorf("after %q: %s is not synced in time", call, object)
 		}
 	}
-	if len(written) == 0 {
-		t.Error("the rollback wrote no file")
-	}
-	for name, i := range written {
-		if !slices.ContainsFunc(calls[i:], func(c string) bool { return c == "sync ws/"+name || strings.HasPrefix(c, "syncfs ws") }) {
-			t.Errorf("%s is not synced after it was restored", name)
-		}
-	}
+	return len(written)
 }
 
 // lastOf is the last of calls that was made on a file in folder.

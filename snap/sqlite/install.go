@@ -97,11 +97,19 @@ func (d *Driver) install(ctx context.Context, id snap.RestoreID, want *stored) (
 	if err != nil {
 		return err
 	}
-	for _, suffix := range []string{"-shm", "-journal", "-wal", ""} { // the companion files change before the database
-		if differs[suffix] && (suffix == "" || len(at(want.entries(), suffix)) == 0) {
+	for _, suffix := range []string{"-shm", "-journal", "-wal"} { // what want does not have goes before the database changes
+		if differs[suffix] && len(at(want.entries(), suffix)) == 0 {
 			if err := in.swap(suffix); err != nil {
 				return err
 			}
+		}
+	}
+	if err := unix.Fsync(in.l.dir.FD()); err != nil { // a power cut must not bring a log back beside another database
+		return err
+	}
+	if differs[""] {
+		if err := in.swap(""); err != nil {
+			return err
 		}
 	}
 	for _, suffix := range suffixes[1:] {
