@@ -21,11 +21,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mulligan/daemon"
-	"mulligan/daemon/sysfault"
 	"mulligan/errs"
 	"mulligan/ipc"
 	"mulligan/snap/postgres/pgtest"
 	"mulligan/testkit"
+	"mulligan/testkit/sysfault"
 )
 
 // faults are the ways in which a call or a step fails.

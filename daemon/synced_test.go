@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	"mulligan/daemon/sysfault"
 	"mulligan/ipc"
+	"mulligan/testkit/sysfault"
 )
 
 // mayBeLost are files of the daemon's that are made anew where they are missing or wrong.

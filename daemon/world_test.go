@@ -24,12 +24,12 @@ import (
 
 	"mulligan/daemon"
 	"mulligan/daemon/isolate"
-	"mulligan/daemon/sysfault"
 	"mulligan/ipc"
 	"mulligan/privsep"
 	"mulligan/snap/postgres/pgtest"
 	"mulligan/systemd/systemdtest"
 	"mulligan/testkit"
+	"mulligan/testkit/sysfault"
 )
 
 func TestMain(m *testing.M) {
