@@ -42,6 +42,10 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == "daemon-that-ends" {
 		os.Exit(endWithCommand())
 	}
+	if len(os.Args) > 1 && os.Args[1] == "become" {
+		fmt.Print(Become(somebody))
+		os.Exit(0)
+	}
 	os.Exit(m.Run())
 }
 
@@ -132,6 +136,29 @@ func TestWorkerIsTheUser(t *testing.T) {
 	}
 	if len(seen) != len(want) || seen["Uid"] < 2 {
 		t.Errorf("looked at %v, want every line of several threads", seen)
+	}
+}
+
+// TestCapabilitiesThatStay: where the kernel is told to leave the capabilities of a process that becomes a user (securebits in capabilities(7), which
+// a unit of systemd can set), the process has the user's ids and root's powers, and that is refused.
+func TestCapabilitiesThatStay(t *testing.T) {
+	testkit.Need(t, "root")
+	said := make(chan string)
+	go func() {
+		runtime.LockOSThread() // for ever: the thread ends with its goroutine
+		const noSetuidFixup = 1 << 2
+		if err := unix.Prctl(unix.PR_SET_SECUREBITS, noSetuidFixup, 0, 0, 0); err != nil {
+			said <- err.Error()
+			return
+		}
+		out, err := exec.Command(os.Args[0], "become").CombinedOutput() // by this thread, whose bits it inherits
+		if err != nil {
+			out = fmt.Appendf(out, " (%v)", err)
+		}
+		said <- string(out)
+	}()
+	if got := <-said; !strings.Contains(got, "the process kept capabilities") {
+		t.Errorf("a process that becomes a user and keeps its capabilities says %q", got)
 	}
 }
 

@@ -39,6 +39,30 @@ func removeIndexes(dir string) {
 	}
 }
 
+// TestLiveAgainWhileReleased: a node whose last root goes, and that is stored again before its references are removed, keeps them.
+func TestLiveAgainWhileReleased(t *testing.T) {
+	s := open(t, testkit.TempDir(t), small)
+	blobs := [][]byte{noise(t, 4<<10), noise(t, 4<<10)}
+	n := save(t, s, "a", blobs...)
+	gone, err := s.append(func(c *change) error { // the first half of a Delete
+		c.drop = []string{"a"}
+		return nil
+	})
+	noErr(t, err)
+	if len(gone) != 1 || !s.decref(gone[0]) {
+		t.Fatalf("the node is not dead: %v", gone)
+	}
+	if again := save(t, s, "a", blobs...); again != n {
+		t.Fatalf("it is another node: %v and %v", n, again)
+	}
+	s.uncount(n) // the second half
+	recount(t, s)
+	must(s.Collect(t.Context()))
+	expect(t, s, "a", blobs...)
+	noErr(t, s.Delete("a"))
+	recount(t, s)
+}
+
 func TestDeleteFreesWhatUniqueSaid(t *testing.T) {
 	s := open(t, testkit.TempDir(t), small)
 	shared := noise(t, 6<<10)

@@ -23,4 +23,12 @@ var faults = []fault{
 	{"records are sorted by their keys alone", "snap/extsort/extsort.go", "return cmp.Or(bytes.Compare(a.key, b.key), bytes.Compare(a.value, b.value)) < 0", "return bytes.Compare(a.key, b.key) < 0", ".", "./snap/extsort"},
 	{"an agent's settings get another mode", "agents/file.go", "		err = file.Chmod(mode)\n", "		err = nil\n", ".", "./agents"},
 	{"a rollback that failed is no error to an agent", "mcpserver/rollback.go", "&mcp.CallToolResult{IsError: true}, rollbackOut", "&mcp.CallToolResult{}, rollbackOut", ".", "./mcpserver"},
+	{"a file between two states with another time is ours", "snap/files/apply/between.go", "return x.Mtime == e.Mtime })", "return true })", "Between", "./snap/files/apply"},
+	{"a path that could not be read is forgotten", "snap/files/follow/dirty.go", "	for p, why := range failed {\n		j.todo.path(p)\n", "	for _, why := range failed {\n", "Lease", "./snap/files"},
+	{"a SQLite file that is put back is not synced", "snap/sqlite/install.go", "			err = errors.Join(e.attributes().apply(f), f.Sync())", "			err = e.attributes().apply(f)", "AreSynced|IsSynced", "./daemon"},
+	{"a replaced SQLite file is not synced", "snap/sqlite/replace.go", "	if err := f.Sync(); err != nil {", "	if err := error(nil); err != nil {", "AreSynced|IsSynced", "./daemon"},
+	{"an agent's folder is not synced", "agents/file.go", "	return dir.Sync()\n", "	return nil\n", "AreSynced", "./agents"},
+	{"a prune goes on in a bucket that locks objects", "remote/prune.go", "	if locks {\n", "	if locks && false {\n", "Servers/versitygw/PruneAppendOnly", "./remote"},
+	{"capabilities may stay", "privsep/drop.go", "c.Effective != 0 || c.Permitted != 0", "c.Effective != 0 && c.Permitted == 0", ".", "./privsep"},
+	{"a node that lives again loses its references", "snap/cas/refs.go", "again := ok && e.refs > 0 ", "again := false ", "LiveAgain", "./snap/cas"},
 }
