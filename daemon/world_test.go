@@ -29,13 +29,11 @@ import (
 	"mulligan/snap/postgres/pgtest"
 	"mulligan/systemd/systemdtest"
 	"mulligan/testkit"
-	"mulligan/testkit/sysfault"
 )
 
 func TestMain(m *testing.M) {
 	privsep.Main()
 	isolate.Main()
-	sysfault.Launch()
 	if plan := os.Getenv("MULLIGAN_TEST_VICTIM"); plan != "" {
 		victim(plan)
 		return

@@ -2,6 +2,8 @@ package dotenv
 
 import (
 	"maps"
+	"mulligan/snap/beneath"
+	"mulligan/testkit/sysfault"
 	"os"
 	"path/filepath"
 	"slices"
@@ -128,4 +130,21 @@ func FuzzLines(f *testing.F) {
 			t.Fatalf("put back it is %q", back)
 		}
 	})
+}
+
+// TestReplaceIsSynced: after a power cut a dotenv file is the old one or the new one, whole.
+func TestReplaceIsSynced(t *testing.T) {
+	calls := sysfault.Trace(t, nil, func(dir string) error {
+		root, err := beneath.Open(dir)
+		if err != nil {
+			return err
+		}
+		return write(root, ".env", "PORT=1\n", 0o600)
+	})
+	if !slices.Contains(calls, "rename .env") {
+		t.Errorf("it did %q", calls)
+	}
+	for _, lost := range sysfault.Unsynced(calls) {
+		t.Error(lost)
+	}
 }

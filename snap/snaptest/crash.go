@@ -5,6 +5,8 @@ import (
 	"errors"
 	"os"
 	"os/exec"
+	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -14,6 +16,7 @@ import (
 	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/testkit"
+	"mulligan/testkit/sysfault"
 )
 
 // Crashable is a Subject whose driver can also be opened by another process, which the suite
@@ -97,8 +100,14 @@ func DieAt(n int) func(string) error {
 // RunCrashes kills a process at each step of each operation of the driver. After each kill, it
 // checks that the live state is the old or the new one, that the next process can commit or undo,
 // that no other snapshot is lost, and that nothing is left behind. The default run takes one of the five
-// operations, and the next run another.
+// operations, and the next run another. A process that is not killed makes durable what it writes, in each run.
 func RunCrashes(t *testing.T, newSubject func(t *testing.T) Crashable) {
+	t.Run("synced", func(t *testing.T) {
+		t.Parallel()
+		c := &crash{harness: newHarness(t, newSubject(t))}
+		c.subject = c.harness.subject.(Crashable)
+		c.synced()
+	})
 	for _, i := range testkit.Sample(t, "operations", len(deeds), 1) {
 		deed := deeds[i]
 		t.Run(deed.do, func(t *testing.T) {
@@ -119,6 +128,33 @@ type crash struct {
 	do           string
 	step         int
 	target, base string // fingerprints
+}
+
+// synced watches the system calls of processes that are not killed: what an operation wrote is on the disk when it ends. What the
+// content store writes, the store's own tests look at.
+func (c *crash) synced() {
+	c.takes(crashTarget)
+	c.mutate()
+	c.takes(crashBase)
+	for _, do := range []string{"capture", "prepare", "commit", "undo", "finish"} {
+		c.subject.Close(c.t)
+		calls, err := sysfault.Watch(c.subject.Process(c.t, do, 0), func(path string) string {
+			for _, of := range []string{"/proc/", "/sys/", "/dev/null", "/store/", "/memfd:"} {
+				if strings.Contains(path, of) {
+					return ""
+				}
+			}
+			return path
+		})
+		c.must(do, err)
+		if synced := slices.ContainsFunc(calls, func(c string) bool { return strings.HasPrefix(c, "sync ") }); !synced && do == "prepare" {
+			c.Errorf("no plan was synced in %d calls", len(calls))
+		}
+		for _, lost := range sysfault.Unsynced(calls) {
+			c.Errorf("%s: %s", do, lost)
+		}
+		c.reopen()
+	}
 }
 
 // run reports whether the process was killed; false means that the operation has fewer steps.

@@ -42,7 +42,7 @@ var calls = map[int32]call{
 	unix.SYS_SYMLINKAT:       {"symlink", pathAt(1, 2)},
 	unix.SYS_UNLINKAT:        {"unlink", pathAt(0, 1)},
 	unix.SYS_MKDIRAT:         {"mkdir", pathAt(0, 1)},
-	unix.SYS_EXECVE:          {"exec", path(0)},
+	unix.SYS_EXECVE:          {"exec", pathArg(0)},
 	unix.SYS_CONNECT:         {"connect", openFile(0)},
 	unix.SYS_SENDTO:          {"write", openFile(0)},
 	unix.SYS_RECVFROM:        {"read", openFile(0)},
@@ -64,7 +64,7 @@ func pathAt(dir, arg int) func(*notification) (string, bool) {
 	}
 }
 
-func path(arg int) func(*notification) (string, bool) {
+func pathArg(arg int) func(*notification) (string, bool) {
 	return func(n *notification) (string, bool) { return n.text(arg) }
 }
 

@@ -19,7 +19,7 @@ const launchEnv = "MULLIGAN_SYSFAULT_EXEC"
 // launcherFD is the launcher's end of the socket.
 const launcherFD = 3
 
-// wrap has cmd run through Launch. A descriptor of its own goes before cmd's.
+// wrap has cmd run through a copy of this program. A descriptor of its own goes before cmd's.
 func wrap(cmd *exec.Cmd, socket *os.File) {
 	if cmd.Env == nil {
 		cmd.Env = os.Environ()
@@ -29,9 +29,8 @@ func wrap(cmd *exec.Cmd, socket *os.File) {
 	cmd.ExtraFiles = []*os.File{socket}
 }
 
-// Launch turns this process into the program that Start was asked to start, if
-// it was started for that; else it returns at once.
-func Launch() {
+// A process that Start has begun becomes the program that is to be watched, before anything else is done in it.
+func init() {
 	path := os.Getenv(launchEnv)
 	if path == "" {
 		return

@@ -6,8 +6,6 @@
 // enumerated by its running, those in libraries and in the tools that it starts
 // among them, and the program that is shipped pays nothing for them.
 //
-//	func TestMain(m *testing.M) { sysfault.Launch(); … }
-//
 //	p, _ := sysfault.Start(exec.Command(…), sysfault.Options{})
 //	p.Arm(sysfault.Fault{})          // watch only
 //	… have it do its work …
@@ -66,8 +64,7 @@ type Process struct {
 	report Report
 }
 
-// Start starts cmd, whose children are watched like itself. The test's own
-// program must call Launch first of all things. Wait is to be called as for any
+// Start starts cmd, whose children are watched like itself. Wait is to be called as for any
 // command; the watch ends when the last of the processes does.
 func Start(cmd *exec.Cmd, opt Options) (*Process, error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)

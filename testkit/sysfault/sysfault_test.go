@@ -7,13 +7,13 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
 )
 
 func TestMain(m *testing.M) {
-	Launch()
 	if len(os.Args) == 3 && os.Args[1] == "write" {
 		write(os.Args[2])
 		return
@@ -104,5 +104,45 @@ func TestEveryCall(t *testing.T) {
 	}
 	if word, seen := run(t, Fault{Call: "sync f.tmp", Nth: 2, Errno: unix.EIO}); word != "" || seen.Hit {
 		t.Errorf("a second sync, which there is not: %q", word)
+	}
+}
+
+// TestTrace: what is done durably is, and what is not is named.
+func TestTrace(t *testing.T) {
+	calls := Trace(t, func(dir string) {
+		if err := os.WriteFile(filepath.Join(dir, "there"), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}, func(dir string) error {
+		write(filepath.Join(dir, "f"))
+		d, err := os.Open(dir)
+		if err != nil {
+			return err
+		}
+		return errors.Join(os.Rename(filepath.Join(dir, "there"), filepath.Join(dir, "here")), d.Sync())
+	})
+	for _, call := range []string{"write f.tmp", "sync f.tmp", "rename f", "rename here", "sync ."} {
+		if !slices.Contains(calls, call) {
+			t.Errorf("%q was not seen in %q", call, calls)
+		}
+	}
+	for name, c := range map[string]struct{ calls, want string }{
+		"a file":                       {"write f, sync f", ""},
+		"nothing":                      {"open f, read f", ""},
+		"a file, not":                  {"sync f, write f", `After "write f", f is not synced in time.`},
+		"a file, too early":            {"write f, sync f, truncate f", `After "truncate f", f is not synced in time.`},
+		"another file":                 {"write f, sync g", `After "write f", f is not synced in time.`},
+		"all":                          {"write f, link g, syncfs .", ""},
+		"a name":                       {"rename d/f, sync d", ""},
+		"a name, not":                  {"rename d/f, sync d/f", `After "rename d/f", d is not synced in time.`},
+		"a link, before":               {"sync ., link f", `After "link f", . is not synced in time.`},
+		"a temporary file":             {"write .f, sync .f, rename f, sync .", ""},
+		"a temporary file, too late":   {"write .f, rename f, sync .f, sync .", `After "write .f", .f is not synced in time.`},
+		"a file beside one renamed":    {"write f, rename g, sync f, sync .", ""},
+		"a temporary file of a folder": {"write d/.f, rename g, sync d/.f, sync .", ""},
+	} {
+		if got := strings.Join(Unsynced(strings.Split(c.calls, ", ")), " "); got != c.want {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
 	}
 }

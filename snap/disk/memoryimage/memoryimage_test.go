@@ -2,9 +2,12 @@ package memoryimage
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
+	"mulligan/testkit/sysfault"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -121,4 +124,21 @@ func FuzzRead(f *testing.F) {
 			t.Fatalf("%+v became %+v", h, again)
 		}
 	})
+}
+
+// TestCopyIsSynced: the memory of a guest is on the disk when its copy is there.
+func TestCopyIsSynced(t *testing.T) {
+	calls := sysfault.Trace(t, func(dir string) {
+		if err := os.WriteFile(dir+"/from", image("<domain/>", "", 100, bytes.Repeat([]byte("memory"), 10_000)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}, func(dir string) error {
+		return Copy(context.Background(), dir+"/from", dir+"/to", func(d string) (string, error) { return d, nil })
+	})
+	if len(calls) == 0 || !slices.Contains(calls, "write to") {
+		t.Errorf("it did %q", calls)
+	}
+	for _, lost := range sysfault.Unsynced(calls) {
+		t.Error(lost)
+	}
 }

@@ -1,9 +1,14 @@
 package asowner
 
 import (
+	"context"
 	"encoding/binary"
+	"mulligan/privsep"
+	"mulligan/testkit/sysfault"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 
 	"mulligan/snap/postgres/physical/wal"
@@ -88,5 +93,41 @@ func TestLinks(t *testing.T) {
 	}
 	if got := wordOf(t, h, partial); got != "partial" {
 		t.Errorf("beside a link with other log, %s has %q", partial, got)
+	}
+}
+
+// TestCopyIsSynced: a file of the log is in the archive whole, or not at all.
+func TestCopyIsSynced(t *testing.T) {
+	for name, replace := range map[string]bool{"new": false, "replaced": true} {
+		t.Run(name, func(t *testing.T) {
+			calls := sysfault.Trace(t, func(dir string) { segment(t, dir+"/live", 1, "one") }, func(dir string) error {
+				return copyDurably(dir+"/live", dir+"/kept", replace)
+			})
+			if i := slices.Index(calls, "sync .copy.kept"); i < 0 || !slices.Contains(calls[i:], "rename kept") {
+				t.Errorf("it did %q", calls)
+			}
+			for _, lost := range sysfault.Unsynced(calls) {
+				t.Error(lost)
+			}
+		})
+	}
+}
+
+// TestClusterIsSynced: a copy of a cluster's files is on the disk before anything relies on it.
+func TestClusterIsSynced(t *testing.T) {
+	calls := sysfault.Trace(t, func(dir string) {
+		if err := os.Mkdir(dir+"/live", 0o700); err != nil {
+			t.Fatal(err)
+		}
+		segment(t, dir+"/live/f", 1, "one")
+	}, func(dir string) error {
+		_, err := CopyRaw.Call(context.Background(), privsep.Self, Pair{A: dir + "/live", B: dir + "/copy"})
+		return err
+	})
+	if len(calls) == 0 || !slices.ContainsFunc(calls, func(c string) bool { return strings.HasPrefix(c, "syncfs ") }) {
+		t.Errorf("nothing was synced: %q", calls)
+	}
+	for _, lost := range sysfault.Unsynced(calls) {
+		t.Error(lost)
 	}
 }

@@ -1,8 +1,10 @@
 package asroot
 
 import (
+	"mulligan/testkit/sysfault"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -124,5 +126,32 @@ func TestStoreOfOthers(t *testing.T) {
 	}
 	if err := Drop(h.Store); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestExchangeIsSynced: after a power cut the folders are as before the exchange or as after it.
+func TestExchangeIsSynced(t *testing.T) {
+	testkit.Need(t, "root")
+	home := func(dir string) (Home, string) {
+		volume := filepath.Join(dir, "volumes", "rows", "_data")
+		h := Home{Volume: volume, Data: volume, Store: StoreOf(volume), UID: uid, GID: uid}
+		return h, filepath.Join(h.Store, "forks", "one")
+	}
+	calls := sysfault.Trace(t, func(dir string) {
+		must(t, os.Chmod(dir, 0o755), os.MkdirAll(filepath.Join(dir, "volumes", "rows", "_data"), 0o700))
+		h, fork := home(dir)
+		_, err := h.Make()
+		must(t, err)
+		makeFolder(t, h.Data, "old")
+		makeFolder(t, fork, "new")
+	}, func(dir string) error {
+		h, fork := home(dir)
+		return h.Exchange(fork)
+	})
+	if !slices.ContainsFunc(calls, func(c string) bool { return strings.HasPrefix(c, "rename ") }) {
+		t.Errorf("it did %q", calls)
+	}
+	for _, lost := range sysfault.Unsynced(calls) {
+		t.Error(lost)
 	}
 }
