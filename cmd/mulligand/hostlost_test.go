@@ -246,10 +246,14 @@ func TestHostLost(t *testing.T) {
 // TestHostLostCluster does so with a whole cluster of Postgres, in which clients make transactions all the time.
 func TestHostLostCluster(t *testing.T) { hostLost(t, lost{files: 200, turns: 3, whole: true}) }
 
-// TestLongHostLost does both, 20 times, with more files and turns, on both servers.
+// TestLongHostLost does both, with more files and turns, on both servers: once each, and five times if a long run takes every step.
 func TestLongHostLost(t *testing.T) {
 	testkit.NeedLong(t)
-	for _, i := range testkit.Sample(t, "losses", 20, 20) {
+	losses := 4
+	if testkit.Every() {
+		losses = 20
+	}
+	for _, i := range testkit.Sample(t, "losses", losses, losses) {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
 			hostLost(t, lost{files: 20_000, turns: 12, older: 3, whole: i%2 == 1, ceph: i%4 >= 2})
 		})

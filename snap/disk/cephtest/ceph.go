@@ -1,6 +1,6 @@
 // Package cephtest starts a real, private Ceph for tests: one monitor and one OSD on the loopback interface, with a pool for RBD
-// images, and an S3 gateway where a test asks for it. It takes about 15 seconds of a processor, some 200 MiB of memory and a sparse file of 8 GiB. One runs on a host at a time:
-// a second test process waits for the first one to end. It ends with the test's process, however that ends.
+// images, and an S3 gateway where a test asks for it. It takes about 15 seconds of a processor, some 200 MiB of memory and a sparse file of 8 GiB. Three run on a host at a time:
+// the next test process waits. It ends with the test's process, however that ends.
 package cephtest
 
 import (
@@ -71,21 +71,39 @@ func Close() error {
 	return shared.cluster.close()
 }
 
+// turn waits until this process may have a cluster. It returns what the cluster's folder is to begin with, and the lock that the cluster holds.
+func turn(t testing.TB) (prefix string, lock *os.File, err error) {
+	t.Helper()
+	const most = 3
+	for i := 0; ; i++ {
+		prefix = fmt.Sprintf("/tmp/mct-%d-", i%most) // short: sockets live below it
+		lock, err = os.OpenFile(prefix+"lock", os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+		if err != nil {
+			return "", nil, err
+		}
+		how := unix.LOCK_EX | unix.LOCK_NB
+		if i == most {
+			t.Log("waits until a Ceph of other tests of this machine has ended")
+			how = unix.LOCK_EX
+		}
+		err = unix.Flock(int(lock.Fd()), how)
+		if err == nil {
+			return prefix + "c", lock, nil
+		}
+		if closed := lock.Close(); i == most || !errors.Is(err, unix.EWOULDBLOCK) || closed != nil {
+			return "", nil, errors.Join(err, closed)
+		}
+	}
+}
+
 // limit bounds each call of Ceph's programs.
 const limit = 3 * time.Minute
 
 func start(t testing.TB) (*Cluster, error) {
 	t.Helper()
-	const prefix = "/tmp/mct-" // short: sockets live below it
-	lock, err := os.OpenFile("/tmp/mct.lock", os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+	prefix, lock, err := turn(t)
 	if err != nil {
 		return nil, err
-	}
-	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		t.Log("waits until the Ceph of other tests of this machine has ended")
-		if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
-			return nil, errors.Join(err, lock.Close())
-		}
 	}
 	left, _ := filepath.Glob(prefix + "*")
 	for _, dir := range left { // of a killed process: who has the lock is alone
