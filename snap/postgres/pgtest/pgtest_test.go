@@ -1,6 +1,7 @@
 package pgtest
 
 import (
+	"os"
 	"strings"
 	"testing"
 )
@@ -18,7 +19,16 @@ func TestCluster(t *testing.T) {
 	}
 	c.Start(t)
 	c.Psql(t, "app", "INSERT INTO t VALUES (1001)")
+	memory := sharedMemory([]int{c.run.cmd.Process.Pid})
+	if len(memory) == 0 {
+		t.Error("no shared memory was found")
+	}
 	c.Kill(t)
+	for _, path := range memory {
+		if _, err := os.Stat(path); err == nil {
+			t.Errorf("%s is left", path)
+		}
+	}
 	c.Start(t)
 	if got := c.Psql(t, "app", "SELECT count(*) FROM t"); got != "1001" {
 		t.Errorf("after a kill there are %s rows", got)

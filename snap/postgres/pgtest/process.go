@@ -108,6 +108,7 @@ func (c *Cluster) Kill(t testing.TB) {
 	must(t, server.Signal(syscall.SIGSTOP))
 	waitFor(t, "the server's stop", func() bool { return state(server.Pid) != "R" && state(server.Pid) != "S" && state(server.Pid) != "D" })
 	list := children(server.Pid)
+	memory := sharedMemory(append(list, server.Pid))
 	must(t, server.Kill())
 	<-c.run.done
 	for _, pid := range list {
@@ -116,7 +117,26 @@ func (c *Cluster) Kill(t testing.TB) {
 	for _, pid := range list {
 		waitFor(t, fmt.Sprintf("the end of process %d", pid), func() bool { return !isPostgres(pid) })
 	}
+	for _, path := range memory {
+		_ = os.Remove(path) // a server that was removed with its data folder leaves it to nobody
+	}
 	c.run = nil
+}
+
+// sharedMemory returns the paths of the shared memory that these processes of a server have mapped. A power cut takes it as well.
+func sharedMemory(pids []int) (paths []string) {
+	for _, pid := range pids {
+		maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid))
+		if err != nil {
+			continue // the process has ended
+		}
+		for line := range strings.Lines(string(maps)) {
+			if i := strings.Index(line, "/dev/shm/PostgreSQL."); i >= 0 {
+				paths = append(paths, strings.TrimSpace(line[i:]))
+			}
+		}
+	}
+	return paths
 }
 
 // stat returns the fields of /proc/PID/stat from the state on, or nil if there is no such process.
