@@ -377,6 +377,10 @@ func (tw *town) registering(who, victim *person) {
 	if err := as(bobUID, `ln "$1" "$2"`, filepath.Join(victim.ws, "private"), filepath.Join(mine, "hard")); err == nil {
 		t.Error("the kernel lets anybody link anything")
 	}
+	open := filepath.Join(tw.dir, "open") // the victim's, but everybody may look into it
+	if err := errors.Join(os.Mkdir(open, 0o755), os.Chown(open, aliceUID, aliceUID)); err != nil {
+		t.Fatal(err)
+	}
 	sqlite := func(dsn string) []ipc.Database { return []ipc.Database{{Name: "x", Driver: "sqlite", DSN: dsn}} }
 	for _, try := range []struct {
 		what string
@@ -388,6 +392,8 @@ func (tw *town) registering(who, victim *person) {
 		{"to learn whether a folder of the victim's exists", ipc.App{Workspace: filepath.Join(tw.dir, "alice", "nothing")}},
 		{"to register it through a link", ipc.App{Workspace: link("to-alice", victim.ws)}},
 		{"to register it through a link on the way", ipc.App{Workspace: filepath.Join(link("to-home", filepath.Join(tw.dir, "alice")), "ws")}},
+		{"to register an open folder of the victim's", ipc.App{Workspace: open}},
+		{"a database in it", ipc.App{Workspace: mine, Databases: sqlite(filepath.Join(open, "data.db"))}},
 		{"to register the shared folder", ipc.App{Workspace: filepath.Join(tw.dir, "shared")}},
 		{"to register /etc", ipc.App{Workspace: "/etc/cron.d"}},
 		{"to register for the victim", ipc.App{Workspace: mine, Owner: "games"}},

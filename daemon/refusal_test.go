@@ -360,3 +360,19 @@ func TestDiscardIsRefusedWhole(t *testing.T) {
 		t.Errorf("a request that was refused deleted a file: %v", err)
 	}
 }
+
+// TestStateFolderApart: nobody, not even root, makes an app of what the daemon keeps, or of a folder that has it in it.
+func TestStateFolderApart(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	d := w.open(t)
+	defer w.close(t, d)
+	sub := filepath.Join(w.state(), "sub")
+	check(t, os.Mkdir(sub, 0o755))
+	for what, dir := range map[string]string{"it": w.state(), "a folder in it": sub, "a folder above it": w.dir} {
+		_, err := d.AddApp(t.Context(), root, ipc.App{Slug: "grab", Workspace: dir})
+		if errs.KindOf(err) != errs.Invalid || !strings.Contains(err.Error(), "must not contain each other") || errs.HintOf(err) == "" {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}

@@ -359,30 +359,34 @@ func TestUIDWithoutAccount(t *testing.T) {
 
 // TestGuestsChangeTheirUser: guests' apps have the rights that they had, or none.
 func TestGuestsChangeTheirUser(t *testing.T) {
-	dir := t.TempDir()
-	opt := daemon.Options{StateDir: filepath.Join(t.TempDir(), "state"), Guests: &daemon.Guests{User: "nobody", Dir: dir}}
-	s := serveTCP(t, opt)
-	app, err := s.d.AddApp(t.Context(), root, ipc.App{Slug: "shop", Owner: "guest:g1", Workspace: workspace(t)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	path := "/api/apps/" + string(app.ID)
-	if got := s.ask("GET", path, "", "X-Guest-Id", "g1"); got.status != 200 {
-		t.Fatalf("%d %s", got.status, got.body)
-	}
-	if err := s.d.Close(context.Background()); err != nil {
-		t.Fatal(err)
-	}
-	opt.Guests = &daemon.Guests{User: "games", Dir: dir}
-	s = serveTCP(t, opt)
-	if got := s.ask("GET", path, "", "X-Guest-Id", "g1"); got.status != 404 {
-		t.Errorf("with another user's rights: %d %s", got.status, got.body)
-	}
-	if _, err := s.d.Create(t.Context(), root, string(app.ID), ipc.CreateRequest{}); errs.KindOf(err) != errs.Denied {
-		t.Errorf("a checkpoint of it: %v", err)
-	}
-	if all := strings.Join(s.d.Status(root).Problems, "\n"); !strings.Contains(all, "guests' apps had uid 65534") {
-		t.Errorf("root is told: %s", all)
+	for from, to := range map[string]string{"nobody": "games", "games": "nobody"} { // one has a higher uid, and one a lower
+		t.Run("from "+from, func(t *testing.T) {
+			dir := t.TempDir()
+			opt := daemon.Options{StateDir: filepath.Join(t.TempDir(), "state"), Guests: &daemon.Guests{User: from, Dir: dir}}
+			s := serveTCP(t, opt)
+			app, err := s.d.AddApp(t.Context(), root, ipc.App{Slug: "shop", Owner: "guest:g1", Workspace: workspace(t)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			path := "/api/apps/" + string(app.ID)
+			if got := s.ask("GET", path, "", "X-Guest-Id", "g1"); got.status != 200 {
+				t.Fatalf("%d %s", got.status, got.body)
+			}
+			if err := s.d.Close(context.Background()); err != nil {
+				t.Fatal(err)
+			}
+			opt.Guests = &daemon.Guests{User: to, Dir: dir}
+			s = serveTCP(t, opt)
+			if got := s.ask("GET", path, "", "X-Guest-Id", "g1"); got.status != 404 {
+				t.Errorf("with another user's rights: %d %s", got.status, got.body)
+			}
+			if _, err := s.d.Create(t.Context(), root, string(app.ID), ipc.CreateRequest{}); errs.KindOf(err) != errs.Denied {
+				t.Errorf("a checkpoint of it: %v", err)
+			}
+			if all := strings.Join(s.d.Status(root).Problems, "\n"); !strings.Contains(all, "guests' apps had uid ") {
+				t.Errorf("root is told: %s", all)
+			}
+		})
 	}
 }
 
