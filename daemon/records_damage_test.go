@@ -1,6 +1,8 @@
 package daemon_test
 
 import (
+	"database/sql"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -284,6 +286,38 @@ func TestDamageHidesNothing(t *testing.T) {
 	}
 	if _, err := d.Prune(t.Context(), root, "shop", false); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestDamagedRecordIsKept: a checkpoint whose record cannot be read is left to people, by a prune that takes the others.
+func TestDamagedRecordIsKept(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	d := w.open(t)
+	defer w.close(t, d)
+	retain := func(keep ipc.Retention) {
+		t.Helper()
+		if _, err := d.SetApp(t.Context(), root, "shop", ipc.AppChange{Retention: &keep}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	retain(ipc.DefaultRetention())
+	damaged, other := create(t, d), create(t, d)
+	create(t, d)
+	records, err := sql.Open("sqlite", filepath.Join(w.state(), "mulligan.db"))
+	if err == nil {
+		_, err = records.Exec(`UPDATE checkpoints SET sum = x'00' WHERE id = ?`, damaged)
+	}
+	if err = errors.Join(err, records.Close()); err != nil {
+		t.Fatal(err)
+	}
+	retain(ipc.Retention{KeepLast: 1, ExpireAfter: "0"})
+	res, err := d.Prune(t.Context(), root, "shop", false)
+	if err != nil || !slices.Equal(res.Deleted, []ipc.CheckpointID{other}) {
+		t.Errorf("a prune took %q, want %s: %v", res.Deleted, other, err)
+	}
+	if list := listed(t, d); len(list) != 2 || list[1].ID != damaged || !strings.Contains(list[1].Damaged, "its record is damaged") {
+		t.Errorf("after it there are %+v", list)
 	}
 }
 

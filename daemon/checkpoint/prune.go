@@ -183,14 +183,7 @@ func (svc *Service) trimTurns(ctx context.Context, a *app.App, kept []store.Chec
 	if err != nil {
 		return err
 	}
-	alive := aliveIn(kept)
-	oldest := -1
-	allowed := allowance(recs, a.Rec().Retention.KeepTurns)
-	for i, rec := range recs {
-		if allowed[i] || rec.EndedAt == nil || alive(rec) {
-			oldest = i
-		}
-	}
+	oldest := oldestRemembered(recs, a.Rec().Retention.KeepTurns, kept)
 	if oldest >= 0 && oldest < len(recs)-1 {
 		if err := svc.dropTurns(ctx, a, recs[oldest]); err != nil {
 			return err
@@ -203,6 +196,18 @@ func (svc *Service) trimTurns(ctx context.Context, a *app.App, kept []store.Chec
 	}
 	svc.store.WakeCollector()
 	return f.Driver().(snap.Journal).Trim(ctx, from)
+}
+
+// oldestRemembered returns the place of the oldest turn that is not forgotten: it is open, among the keep newest, or still has its checkpoint. It is -1
+// if there is none.
+func oldestRemembered(newestFirst []store.Turn, keep int, kept []store.Checkpoint) int {
+	alive, oldest, allowed := aliveIn(kept), -1, allowance(newestFirst, keep)
+	for i, rec := range newestFirst {
+		if allowed[i] || rec.EndedAt == nil || alive(rec) {
+			oldest = i
+		}
+	}
+	return oldest
 }
 
 // dropTurns deletes the records of the turns older than oldest.

@@ -297,6 +297,10 @@ func TestStubborn(t *testing.T) {
 	left, leave := context.WithCancel(t.Context())
 	leave()
 	wantErr(t, p.Stop(left), errs.Unavailable, "stop shop")
+	// Whoever finds the record now, after a crash, ends the command and does not start it again.
+	if rec, err := (&Process{cfg: cfg}).load(); err != nil || rec.Up || rec.PID != pid {
+		t.Errorf("while the command is stopped, the record says %+v, %v", rec, err)
+	}
 	if !alive(pid) {
 		t.Error("it went before SIGKILL")
 	}
