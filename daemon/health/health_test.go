@@ -99,6 +99,19 @@ func TestURLThatHangs(t *testing.T) {
 	wantFails(t, ipc.Health{URL: u}, "no answer in time")
 }
 
+// An app that said what is wrong, and then hangs: what it said is told, and not that the time ran out.
+func TestURLThatHangsLater(t *testing.T) {
+	var asked atomic.Int32
+	u := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		if asked.Add(1)%2 == 1 {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
+		<-r.Context().Done()
+	})
+	wantFails(t, ipc.Health{URL: u}, "503")
+}
+
 func TestURLThatBreaksOff(t *testing.T) {
 	u := serve(t, func(w http.ResponseWriter, r *http.Request) { panic(http.ErrAbortHandler) })
 	wantFails(t, ipc.Health{URL: u}, "closed the connection")
