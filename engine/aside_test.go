@@ -23,7 +23,7 @@ func TestAside(t *testing.T) {
 	testkit.Need(t, "root")
 	onSome(t, func(t *testing.T, s *stage) {
 		ctx := t.Context()
-		s.run(spec{name: "of", command: "echo hers >/data/file; " + wait, volume: "rows"})
+		s.run(spec{name: "of", command: "echo hers >/data/file; chmod 666 /data/file; " + wait, volume: "rows"}) // everybody could write there
 		dir := filepath.Join(s.h.Dir, "given")
 		must(t, os.Mkdir(dir, 0o755))
 		must(t, os.Chown(dir, 4711, 4712))

@@ -53,13 +53,19 @@ func must(t testing.TB, err error) {
 
 func open(t *testing.T) (*volume.Driver, *keeper) {
 	t.Helper()
-	dir := filepath.Join(t.TempDir(), "_data")
-	must(t, os.Mkdir(dir, 0o755))
 	store, err := cas.Open(filepath.Join(t.TempDir(), "store"), cas.Options{})
 	must(t, err)
 	t.Cleanup(func() { store.Close() })
+	return openIn(t, store, "app")
+}
+
+// openIn opens a new volume of an app.
+func openIn(t *testing.T, store *cas.Store, app string) (*volume.Driver, *keeper) {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "_data")
+	must(t, os.Mkdir(dir, 0o755))
 	k := &keeper{dir: dir}
-	d, err := volume.New(volume.Config{Name: "shop_rows", Keeper: k, Files: files.Config{App: "app", Dir: dir, StateDir: t.TempDir(), Store: store, Owner: -1}})
+	d, err := volume.New(volume.Config{Name: app + "_rows", Keeper: k, Files: files.Config{App: app, Dir: dir, StateDir: t.TempDir(), Store: store, Owner: -1}})
 	must(t, err)
 	return d, k
 }
@@ -120,6 +126,34 @@ func base(t *testing.T, d *volume.Driver) snap.SnapshotID {
 	s, err := d.Capture(t.Context(), snap.CaptureRequest{ID: "vol-base", Quiesced: true})
 	must(t, err)
 	return s.ID
+}
+
+// TestSeed fills the volume of a fork, unless a container uses it or the engine does not say.
+func TestSeed(t *testing.T) {
+	ctx := t.Context()
+	store, err := cas.Open(filepath.Join(t.TempDir(), "store"), cas.Options{})
+	must(t, err)
+	t.Cleanup(func() { store.Close() })
+	parent, k := openIn(t, store, "shop")
+	k.write(t, "good")
+	s, err := parent.Capture(ctx, snap.CaptureRequest{ID: "vol-1"})
+	must(t, err)
+	k.write(t, "bad")
+	fork, f := openIn(t, store, "fork")
+	_, err = fork.Adopt(ctx, parent, s.ID, s.ID)
+	must(t, err)
+	for what, k := range map[string]keeper{"its own": {own: []string{"web"}}, "a stranger's": {strangers: []string{"web"}}} {
+		f.own, f.strangers = k.own, k.strangers
+		wantErr(t, fork.Seed(ctx, parent, s.ID), errs.Conflict, "is used by a container that runs: web")
+		if list, err := os.ReadDir(f.dir); err != nil || len(list) > 0 {
+			t.Errorf("below %s container there is %v, %v", what, list, err)
+		}
+	}
+	f.own, f.strangers, f.away = nil, nil, errors.New("the engine is away")
+	wantErr(t, fork.Seed(ctx, parent, s.ID), errs.Failed, "the engine is away")
+	f.away = nil
+	must(t, fork.Seed(ctx, parent, s.ID))
+	f.holds(t, "good")
 }
 
 // TestStrangers says who else uses the volume, and restores nothing below them.
