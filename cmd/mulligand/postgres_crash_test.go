@@ -80,19 +80,20 @@ func (a *dbApp) killServer() {
 	}
 }
 
-// startServer starts it as an administrator, or its owner, would, where it is down.
+// startServer starts it as an administrator, or its owner, would, until it answers. The daemon may be starting or stopping it, and systemd
+// may not have seen yet that it was killed.
 func (a *dbApp) startServer(t *testing.T) {
 	t.Helper()
-	if a.owned {
-		eventually(t, "the server starts, or runs", func() bool { // the daemon may be starting or stopping it
+	eventually(t, "the server starts, or runs", func() bool {
+		if a.owned {
 			_ = a.c.Command("pg_ctl", "start", "-w", "-s", "-D", a.c.DataDir, "-l", a.c.Log).Run()
-			_, err := a.c.TryPsql("postgres", "SELECT 1")
-			return err == nil
-		})
-		return
-	}
-	_, _ = a.h.Exec("systemctl", "reset-failed", "pg.service") // it need not have failed
-	a.systemctl(t, "start", "pg.service")
+		} else {
+			_, _ = a.h.Exec("systemctl", "reset-failed", "pg.service") // it need not have failed
+			_, _ = a.h.Exec("systemctl", "start", "pg.service")
+		}
+		_, err := a.c.TryPsql("postgres", "SELECT 1")
+		return err == nil
+	})
 }
 
 func (a *dbApp) systemctl(t *testing.T, args ...string) {

@@ -3,6 +3,8 @@ package snaptest
 import (
 	"context"
 	"fmt"
+	"strconv"
+	"strings"
 	"testing"
 
 	"mulligan/errs"
@@ -275,8 +277,8 @@ func (h *harness) size(list ...held) int64 {
 // lives checks that the live state is the state of want.
 func (h *harness) lives(want held) {
 	h.Helper()
-	if h.print() != want.print {
-		h.Fatalf("the live state is not that of %s", want.ID)
+	if now := h.print(); now != want.print {
+		h.Fatalf("the live state is not that of %s: %s", want.ID, difference(now, want.print))
 	}
 }
 
@@ -295,4 +297,22 @@ func (h *harness) fails(what string, err error, kind errs.Kind) {
 	if got := errs.KindOf(err); got != kind {
 		h.Fatalf("%s: kind is %s, want %s: %v", what, got, kind, err)
 	}
+}
+
+// difference returns the first line in which the print of the live state is another than the one that is wanted.
+func difference(live, want string) string {
+	a, b := strings.Split(live, "\n"), strings.Split(want, "\n")
+	for i := range max(len(a), len(b)) {
+		x, y := "nothing", "nothing"
+		if i < len(a) {
+			x = strconv.Quote(a[i])
+		}
+		if i < len(b) {
+			y = strconv.Quote(b[i])
+		}
+		if x != y {
+			return fmt.Sprintf("in line %d of %d it has %.400s, want %.400s", i+1, len(a), x, y)
+		}
+	}
+	return "only in the ends of lines"
 }

@@ -11,6 +11,9 @@ import (
 type Receiver interface {
 	// Receive puts the contents of p to where Import reads.
 	Receive(t *testing.T, p snap.Portable)
+	// Imported returns the fingerprint that an imported snapshot has. That of the snapshot that was sent is given, and that of the live state at the
+	// import, parts of which it may take on.
+	Imported(sent, there string) string
 }
 
 // transport checks that an exported snapshot can be imported under another id, and is then a snapshot of its own with the same
@@ -29,10 +32,12 @@ func transport(h *harness) {
 	p, release, err := d.Export(h.ctx, first.ID)
 	h.must("Export", err)
 	h.delete(first) // what is exported stays until it is released
-	if p.Contents != nil {
-		h.subject.(Receiver).Receive(h.t, p)
-	}
 	second := first
+	if p.Contents != nil {
+		r := h.subject.(Receiver)
+		r.Receive(h.t, p)
+		second.print = r.Imported(first.print, h.print())
+	}
 	second.ID = h.snapshotID()
 	second.Snapshot, err = d.Import(h.ctx, p, second.ID)
 	h.must("Import", err)

@@ -221,7 +221,6 @@ const fingerprintSQL = `SELECT 'column', table_name || '.' || column_name || ' '
 	UNION ALL SELECT 'large', md5(string_agg(encode(lo_get(oid), 'hex'), ' ' ORDER BY oid)) FROM pg_largeobject_metadata
 	UNION ALL SELECT 'role', rolname FROM pg_roles WHERE rolname LIKE 'role%'
 	UNION ALL SELECT 'prepared', gid FROM pg_prepared_xacts
-	UNION ALL SELECT 'setting', setting FROM pg_file_settings WHERE name = 'work_mem'
 	ORDER BY 1, 2`
 
 func (s *subject) Fingerprint(t *testing.T) string { return s.fingerprint(t) }
@@ -231,6 +230,8 @@ func (s *subject) fingerprint(t testing.TB) string {
 	check(t, s.driver.server.Start(t.Context()))
 	c := s.dial(t, "postgres")
 	names, err := collect(t, c, "SELECT datname::text, '' FROM pg_database WHERE NOT datistemplate ORDER BY 1")
+	check(t, err)
+	settings, err := collect(t, c, "SELECT name, setting FROM pg_file_settings WHERE name = 'work_mem' ORDER BY 2")
 	check(t, err)
 	check(t, c.Close(t.Context()))
 	var all []string
@@ -242,7 +243,17 @@ func (s *subject) fingerprint(t testing.TB) string {
 		check(t, c.Close(t.Context()))
 		all = append(append(all, "database "+name), lines...)
 	}
-	return strings.Join(all, "\n")
+	return strings.Join(append(append(all, settingsPart), settings...), "\n")
+}
+
+// settingsPart is the line of a fingerprint after which the settings are.
+const settingsPart = "settings"
+
+// Imported returns the fingerprint of a snapshot that is imported: it gets the settings of the cluster that is there.
+func (s *subject) Imported(sent, there string) string {
+	rows, _, _ := strings.Cut(sent, "\n"+settingsPart)
+	_, settings, _ := strings.Cut(there, "\n"+settingsPart)
+	return rows + "\n" + settingsPart + settings
 }
 
 func collect(t testing.TB, c *pgx.Conn, sql string) ([]string, error) {
