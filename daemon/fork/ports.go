@@ -76,13 +76,7 @@ const forkPorts = 10_000
 // freeAddress returns an address of the loopback for a fork. The fork keeps it for its life, also while it is stopped. So it is none
 // that another fork has or that is taken, and none that the kernel gives to connections (ip_local_port_range in ip(7)), unless there is no other.
 func (s *Service) freeAddress(taken map[string]bool) (string, error) {
-	for _, rec := range s.apps.Records() {
-		if rec.Fork != nil {
-			for _, p := range rec.Fork.Ports {
-				taken[p.Address] = true
-			}
-		}
-	}
+	haveForks(s.apps.Records(), taken)
 	if low := firstConnectionPort(); low > 2*forkPorts {
 		for range 100 {
 			port := low - 1 - rand.IntN(forkPorts)
@@ -100,6 +94,17 @@ func (s *Service) freeAddress(taken map[string]bool) (string, error) {
 		return "", err
 	}
 	return l.Addr().String(), closed(l, other)
+}
+
+// haveForks adds to taken the addresses that forks have.
+func haveForks(records []store.App, taken map[string]bool) {
+	for _, rec := range records {
+		if rec.Fork != nil {
+			for _, p := range rec.Fork.Ports {
+				taken[p.Address] = true
+			}
+		}
+	}
 }
 
 // closed closes the listeners of a port; other may be nil.
