@@ -1,6 +1,7 @@
 package physical
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"os"
@@ -65,6 +66,22 @@ func testLeftSocketLock(t *testing.T) {
 		_, err := os.Lstat(filepath.Join(c.DataDir, "postmaster.pid"))
 		return err != nil
 	})
+}
+
+// TestNoSocketFolder: a server whose socket has no folder cannot start, and that is said at once.
+func TestNoSocketFolder(t *testing.T) {
+	t.Parallel()
+	c := pgtest.New(t, pgtest.Options{Settings: map[string]string{"unix_socket_directories": "/nowhere/at/all"}})
+	uid, gid := c.Owner()
+	p := pgserver.PgCtl{Bin: c.Bin, DataDir: c.DataDir, Log: c.Log, Owner: privsep.User{UID: uid, GID: gid}}
+	ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
+	defer cancel()
+	if err := p.Start(ctx); ctx.Err() != nil || err == nil || !strings.Contains(err.Error(), `could not create lock file "/nowhere/at/all`) {
+		t.Errorf("the start says %v (%v)", err, ctx.Err())
+	}
+	if text, err := os.ReadFile(c.Log); err != nil || strings.Count(string(text), "could not create lock file") != 1 {
+		t.Errorf("it was started again: %s (%v)", text, err)
+	}
 }
 
 // testStopBesideAnotherStop stops a server that ends by itself between pg_ctl's two looks at it, as it does on a slow machine after it

@@ -69,9 +69,11 @@ func (p PgCtl) Start(ctx context.Context) error {
 	}
 }
 
-// hindered reports whether a server could not start because of a lock or a port that another process has.
+// hindered reports whether a server could not start because of a lock or a port that another process has. A lock that it cannot make, since the
+// socket's folder is missing or full, is not that: waiting would not help.
 func hindered(err error) bool {
-	return strings.Contains(err.Error(), "lock file") || strings.Contains(err.Error(), "could not create any")
+	text := err.Error()
+	return strings.Contains(text, "lock file") && !strings.Contains(text, "could not create lock file") || strings.Contains(text, "could not create any")
 }
 
 // lockSyntax finds the path of the lock file in a server's error message.
