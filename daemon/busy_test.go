@@ -6,9 +6,11 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"mulligan/errs"
 	"mulligan/ipc"
+	"mulligan/testkit"
 )
 
 // TestRollbackDuringDryRun rolls an app back while another client makes dry runs of a rollback, one after the other. No rollback is refused.
@@ -93,7 +95,16 @@ func TestBusy(t *testing.T) {
 		},
 	}
 	for what, do := range deeds {
-		if err := do(); errs.KindOf(err) != errs.Busy || !strings.Contains(err.Error(), "shop is busy: roll back by root (pid 1, test) since ") || errs.HintOf(err) == "" {
+		answer := make(chan error, 1)
+		go func() { answer <- do() }()
+		var err error
+		select {
+		case err = <-answer:
+		case <-time.After(testkit.Patience):
+			close(goOn)
+			t.Fatalf("%s waits for the rollback", what)
+		}
+		if errs.KindOf(err) != errs.Busy || !strings.Contains(err.Error(), "shop is busy: roll back by root (pid 1, test) since ") || errs.HintOf(err) == "" {
 			t.Errorf("%s during a rollback: %v (%s)", what, err, errs.HintOf(err))
 		}
 	}
