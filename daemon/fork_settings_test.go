@@ -137,4 +137,7 @@ func testForkSettings(t *testing.T) {
 	skew.Store(0)
 	begun = time.Now().Add(-48 * time.Hour)
 	expire("2", "3", "old")
+	for _, name := range names() {
+		check(t, d.DropFork(t.Context(), root, "shop", name))
+	}
 }

@@ -40,7 +40,11 @@ func workspace(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil { // such as a fork's folder that is still mounted
+			t.Error(err)
+		}
+	})
 	write(t, dir, "state", "good")
 	return dir
 }

@@ -221,6 +221,7 @@ func (h *Host) startEngine() error {
 			"--pidfile", h.box.Dir + "/pid", "--default-ulimit", "nofile=1000:1000", "--group", "root", "--live-restore"}
 	}
 	cmd := h.Command(context.Background(), args...)
+	cmd.Env = append(cmd.Env, "TMPDIR="+h.box.Dir) // Podman forgets to remove images that it has loaded
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := testkit.Start(cmd); err != nil {
 		return err
