@@ -78,8 +78,8 @@ func TestPushKilled(t *testing.T) {
 			t.Errorf("a push did not come to %q", names[steps[i]])
 		}
 		d = w.open(t)
-		if v := caughtUp(t, d); v.UpTo != ipc.CheckpointID(ids[len(ids)-1]) || len(d.Status(root).Problems) > 0 {
-			t.Errorf("after %q: %+v %v", names[steps[i]], v, d.Status(root).Problems)
+		if v, problems := caughtUp(t, d), d.Status(root).Problems; v.UpTo != ipc.CheckpointID(ids[len(ids)-1]) || len(problems) > 0 {
+			t.Errorf("after %q: up to %s, want %s; problems %q", names[steps[i]], v.UpTo, ids[len(ids)-1], problems)
 		}
 	}
 	w.close(t, d)

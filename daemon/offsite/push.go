@@ -157,14 +157,19 @@ func (s *Service) reach(rec store.App, t *target) (*remote.Place, *s3store.Store
 	return t.place, t.bucket, nil
 }
 
-// review reads the ledger of a remote.
+// review reads the ledger of a remote, to which nobody writes: t.busy is locked.
 func (s *Service) review(t *target) error {
-	r := t.record()
-	status, err := remote.NewPlace(remote.Config{Name: r.Place, Ledger: s.ledger(r.AppID, r.Name)}).Status()
+	status, err := s.status(t)
 	if err == nil {
-		t.note(status)
+		t.note(status, true)
 	}
 	return err
+}
+
+// status returns what the ledger of a remote says. Meanwhile a push may add to it.
+func (s *Service) status(t *target) (remote.Status, error) {
+	r := t.record()
+	return remote.NewPlace(remote.Config{Name: r.Place, Ledger: s.ledger(r.AppID, r.Name)}).Status()
 }
 
 // queue returns the checkpoints that are to be sent and are not on the remote, oldest first.
@@ -173,9 +178,11 @@ func (s *Service) queue(ctx context.Context, a *app.App, t *target) ([]store.Che
 	read := t.read
 	t.mu.Unlock()
 	if !read {
-		if err := s.review(t); err != nil {
+		status, err := s.status(t)
+		if err != nil {
 			return nil, err
 		}
+		t.note(status, false)
 	}
 	cps, err := s.store.Checkpoints(ctx, a.Rec().ID)
 	if err != nil {

@@ -97,10 +97,13 @@ func (t *target) described() (list []aboutText) {
 	return list
 }
 
-// note takes over what the ledger says.
-func (t *target) note(s remote.Status) {
+// note takes over what the ledger says. Unless current says that nothing was added since it was read, what is known already is newer.
+func (t *target) note(s remote.Status, current bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if t.read && !current {
+		return
+	}
 	t.read, t.status, t.sent, t.days = true, s, map[ipc.CheckpointID]bool{}, map[string]bool{}
 	for _, c := range s.Sent {
 		t.sent[ipc.CheckpointID(c.ID)] = true

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"mulligan/daemon/store"
+	"mulligan/ipc"
+	"mulligan/remote"
 )
 
 // TestLooks: whether there is something to send is looked for after a hint, after a failure, and else only now and then.
@@ -37,4 +39,30 @@ func TestLooks(t *testing.T) {
 	}
 	tg.finish(nil, now, time.Second)
 	looks(false, "after a success")
+}
+
+// TestLedgerReadBefore: what the ledger said before a push is not taken for what it says after it.
+func TestLedgerReadBefore(t *testing.T) {
+	ledger := func(ids ...string) (s remote.Status) {
+		for _, id := range ids {
+			s.Sent = append(s.Sent, remote.Sent{ID: id})
+		}
+		return s
+	}
+	tg := newTarget(store.Remote{})
+	upTo := func(want ipc.CheckpointID, when string) {
+		t.Helper()
+		if got := tg.view().UpTo; got != want {
+			t.Errorf("%s: up to %s, want %s", when, got, want)
+		}
+	}
+	tg.note(ledger("a"), false)
+	upTo("a", "once it is read")
+	var b store.Checkpoint
+	b.ID = "b"
+	tg.noteSent(b, ledger("a", "b"))
+	tg.note(ledger("a"), false)
+	upTo("b", "read by two, of whom one has sent something since")
+	tg.note(ledger("a"), true)
+	upTo("a", "read when nothing can be sent")
 }
