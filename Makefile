@@ -74,7 +74,7 @@ RACE := -race -gcflags=modernc.org/sqlite/lib=-race=false -gcflags=github.com/ze
 TEST_FLAGS := -trimpath -ldflags '-s -w' -count=1 -vet=off -p $(shell expr $$(nproc) + 1) -parallel $(shell nproc) -timeout 60m $(TAGS) -skip '^Test(Long|Soak)'
 
 # What takes longest begins first: else the last package runs alone.
-LONGEST := ./daemon ./snap/disk ./snap/postgres/physical ./snap/postgres/logical ./snap/files ./snap/mysql ./snap/redis ./snap/sqlite ./engine ./systemd
+LONGEST := ./daemon ./snap/disk ./snap/postgres/physical ./snap/postgres/logical ./snap/files ./snap/mysql ./snap/redis ./snap/sqlite ./engine ./systemd ./snap/disk/rbd ./snap/cas ./mcpserver ./remote ./snap/files/watch ./snap/files/reflink
 # The tests of these packages drive the programs as users build them: without the race detector, which would watch the tests alone.
 PROGRAMS := ./cmd/mulligand ./packaging ./docs
 
