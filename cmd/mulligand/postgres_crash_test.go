@@ -80,7 +80,7 @@ func (a *dbApp) killServer() {
 	}
 }
 
-// startServer starts it as an administrator, or its owner, would, until it answers. The daemon may be starting or stopping it, and systemd
+// startServer starts the cluster's server as an administrator, or the server's owner, would, until the server answers. The daemon may be starting or stopping it, and systemd
 // may not have seen yet that it was killed.
 func (a *dbApp) startServer(t *testing.T) {
 	t.Helper()

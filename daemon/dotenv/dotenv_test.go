@@ -2,8 +2,6 @@ package dotenv
 
 import (
 	"maps"
-	"mulligan/snap/beneath"
-	"mulligan/testkit/sysfault"
 	"os"
 	"path/filepath"
 	"slices"
@@ -15,6 +13,8 @@ import (
 	"mulligan/errs"
 	"mulligan/ipc"
 	"mulligan/privsep"
+	"mulligan/snap/beneath"
+	"mulligan/testkit/sysfault"
 )
 
 const sample = "# PORT=1\r\nPORT=3000\r\nexport  PORT = \"3000\" # again\nTEXT=\"a\nPORT=3000\n\\\"\nend\" \nKEY='\nPORT=3000\n'\n" +

@@ -76,7 +76,7 @@ const forkPorts = 10_000
 // freeAddress returns an address of the loopback for a fork. The fork keeps it for its life, also while it is stopped. So it is none
 // that another fork has or that is taken, and none that the kernel gives to connections (ip_local_port_range in ip(7)), unless there is no other.
 func (s *Service) freeAddress(taken map[string]bool) (string, error) {
-	haveForks(s.apps.Records(), taken)
+	addForkAddresses(s.apps.Records(), taken)
 	if low := firstConnectionPort(); low > 2*forkPorts {
 		for range 100 {
 			port := low - 1 - rand.IntN(forkPorts)
@@ -96,8 +96,8 @@ func (s *Service) freeAddress(taken map[string]bool) (string, error) {
 	return l.Addr().String(), closed(l, other)
 }
 
-// haveForks adds to taken the addresses that forks have.
-func haveForks(records []store.App, taken map[string]bool) {
+// addForkAddresses adds to taken the addresses that forks have, also those that are stopped.
+func addForkAddresses(records []store.App, taken map[string]bool) {
 	for _, rec := range records {
 		if rec.Fork != nil {
 			for _, p := range rec.Fork.Ports {

@@ -20,7 +20,7 @@ func TestAddressesOfForks(t *testing.T) {
 		return rec
 	}
 	taken := map[string]bool{"chosen before": true}
-	haveForks([]store.App{{}, fork(), fork("a", "b"), fork("c")}, taken)
+	addForkAddresses([]store.App{{}, fork(), fork("a", "b"), fork("c")}, taken)
 	if got := strings.Join(slices.Sorted(maps.Keys(taken)), " "); got != "a b c chosen before" {
 		t.Errorf("taken are %q", got)
 	}

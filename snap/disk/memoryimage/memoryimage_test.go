@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
-	"mulligan/testkit/sysfault"
 	"os"
 	"path/filepath"
 	"slices"
@@ -12,6 +11,7 @@ import (
 	"testing"
 
 	"mulligan/errs"
+	"mulligan/testkit/sysfault"
 )
 
 // image is a memory image with this header and stream. spare is how many zeros the header ends with.

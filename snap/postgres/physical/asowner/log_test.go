@@ -3,15 +3,15 @@ package asowner
 import (
 	"context"
 	"encoding/binary"
-	"mulligan/privsep"
-	"mulligan/testkit/sysfault"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
+	"mulligan/privsep"
 	"mulligan/snap/postgres/physical/wal"
+	"mulligan/testkit/sysfault"
 )
 
 const size = wal.Segments(1 << 20)

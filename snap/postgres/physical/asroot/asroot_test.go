@@ -1,7 +1,6 @@
 package asroot
 
 import (
-	"mulligan/testkit/sysfault"
 	"os"
 	"path/filepath"
 	"slices"
@@ -9,6 +8,7 @@ import (
 	"testing"
 
 	"mulligan/testkit"
+	"mulligan/testkit/sysfault"
 )
 
 const uid = 54321
