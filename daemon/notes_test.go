@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -96,6 +97,48 @@ func TestShareWatches(t *testing.T) {
 		t.Errorf("%v", state)
 	}
 	waitFor(t, "the other one has them, once it is asked for", func() bool { return followingOf(t, d, "left") == "noting" })
+}
+
+// TestNotesOfManyApps: of many apps, no more are noted at any moment than may be, also just after a start, when nobody has asked for any; and an app
+// that somebody asks for takes the place of another one.
+func TestNotesOfManyApps(t *testing.T) {
+	t.Parallel()
+	w := world{dir: t.TempDir()}
+	opt := w.options()
+	d := w.openAs(t, opt)
+	for i := range 6 {
+		slug := fmt.Sprint("app", i)
+		check(t, os.Mkdir(filepath.Join(w.dir, slug), 0o755))
+		_, err := d.AddApp(t.Context(), root, ipc.App{Slug: slug, Workspace: filepath.Join(w.dir, slug)})
+		check(t, err)
+		createAs(t, d, slug)
+	}
+	w.close(t, d)
+
+	opt.UpkeepEvery, opt.Watches, opt.Notes = 50*time.Millisecond, 0, 2
+	d = w.openAs(t, opt)
+	defer func() { w.close(t, d) }()
+	noted := func() (slugs []string) {
+		for _, a := range d.Apps(t.Context(), root) { // which is not to ask for one
+			if a.Following != "" {
+				slugs = append(slugs, a.Slug)
+			}
+		}
+		if len(slugs) > opt.Notes {
+			t.Fatalf("%d apps are noted at once: %v", len(slugs), slugs)
+		}
+		return slugs
+	}
+	waitFor(t, "two apps are noted", func() bool { return len(noted()) == 2 })
+	for i := range 6 {
+		slug := fmt.Sprint("app", i)
+		_, err := d.App(t.Context(), root, slug)
+		check(t, err)
+		waitFor(t, slug+" is noted", func() bool { return slices.Contains(noted(), slug) })
+	}
+	if got := noted(); !slices.Equal(got, []string{"app4", "app5"}) {
+		t.Errorf("noted: %v", got)
+	}
 }
 
 // TestDeleteOfNoted: what only a deleted checkpoint held is freed, also where changes are noted.

@@ -25,6 +25,7 @@ type Options struct {
 	NoTitles    bool          // no app keeps the first words of prompts
 	RehearseMax int64         // bytes; larger databases are not rehearsed: 0 is none
 	Watches     int64         // of folders, that apps without automatic checkpoints have together; default half of those that the kernel allows; negative: they are not followed
+	Notes       int           // apps without automatic checkpoints whose changes are noted, unless their settings ask for it; default mostNotes
 	UpkeepEvery time.Duration // between looks after what drivers do in the background; default 5 s
 	BusAddress  string        // of systemd's D-Bus; default the system's or the user's
 	BusRoot     string        // where this process sees systemd's root folder; default /
@@ -42,6 +43,9 @@ type Options struct {
 	Failpoint failpoint.Hook   // for tests: called ahead of each step that lasts
 }
 
+// mostNotes is a quarter of the inotify instances that the kernel lets one user have by default: systemd and containers need some too.
+const mostNotes = 32
+
 // SetDefaults sets the options that are zero to their defaults.
 func (o *Options) SetDefaults() {
 	if o.StopTimeout == 0 {
@@ -55,6 +59,9 @@ func (o *Options) SetDefaults() {
 	}
 	if o.AgentWait == 0 {
 		o.AgentWait = 250 * time.Millisecond
+	}
+	if o.Notes == 0 {
+		o.Notes = mostNotes
 	}
 	if o.UpkeepEvery == 0 {
 		o.UpkeepEvery = 5 * time.Second

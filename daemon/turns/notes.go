@@ -26,9 +26,6 @@ type notes struct {
 	done   sync.WaitGroup
 }
 
-// mostNotes bounds the apps whose changes are noted: each takes one of the inotify instances that its user may have, 128 by default.
-const mostNotes = 32
-
 // unnoted says that an app gave its watches to others, and when, and when it had last been asked for.
 type unnoted struct {
 	asked int64 // as in App.LastAsked
@@ -82,18 +79,19 @@ func (n *notes) Problems() []string {
 }
 
 // ShareWatches begins to note the changes of each app that has a checkpoint, unless its settings say no; without a word of them, not of forks,
-// which are not there for long. If there are not enough watches for all, those that somebody asked for last have them: the changes of the app
-// that nobody asked for the longest are noted no more, until somebody asks for it. Apps whose settings ask for it stay.
+// which are not there for long. Each takes an inotify instance of the daemon's user, and a watch for each folder. If
+// there would be more than Options.Notes of them, or there are not enough watches for all, those apps that somebody asked for last have them: the
+// changes of the app that nobody asked for the longest are noted no more, until somebody asks for it. Apps whose settings ask for it stay.
 func (svc *Service) ShareWatches(ctx context.Context) {
 	if svc.opt.Watches < 0 {
 		return
 	}
-	var noted []*app.App
+	var noted, others []*app.App
 	short := false
 	for _, a := range svc.apps.All() {
 		switch n := a.Following().(type) {
 		case nil:
-			svc.note(ctx, a)
+			others = append(others, a)
 		case *notes:
 			short = short || n.j.Following().Short
 			if !n.asked {
@@ -101,51 +99,74 @@ func (svc *Service) ShareWatches(ctx context.Context) {
 			}
 		}
 	}
-	if len(noted) == 0 || !short && len(noted) <= mostNotes {
+	slices.SortStableFunc(others, func(x, y *app.App) int { return earlier(y, x) })
+	for _, a := range others {
+		switch {
+		case a.Rec().Follow != nil:
+			if svc.noteworthy(ctx, a) {
+				svc.note(ctx, a)
+			}
+		case len(noted) < svc.opt.Notes:
+			if svc.noteworthy(ctx, a) && svc.note(ctx, a) {
+				noted = append(noted, a)
+			}
+		case earlier(slices.MinFunc(noted, earlier), a) < 0 && svc.noteworthy(ctx, a):
+			short = true
+		}
+	}
+	if len(noted) == 0 || !short {
 		return
 	}
-	last := slices.MinFunc(noted, func(x, y *app.App) int { return cmp.Compare(x.LastAsked.Load(), y.LastAsked.Load()) })
+	last := slices.MinFunc(noted, earlier)
 	n, ok := last.Following().(*notes)
 	if !ok || !app.DropFollower(last, n) { // it is being changed
 		return
 	}
 	n.stop()
 	svc.unnoted.Store(last.Rec().ID, unnoted{last.LastAsked.Load(), time.Now()})
-	svc.opt.Log.Info("files: what changes is not noted any more, because there are not enough watches for all apps", "app", last.Rec().Slug)
+	svc.opt.Log.Info("files: what changes is not noted any more, because there are not enough watches for all apps, or too many apps", "app", last.Rec().Slug)
 }
 
-// note begins to note the changes of an app that nobody follows.
-func (svc *Service) note(ctx context.Context, a *app.App) {
+// earlier compares when somebody last asked for two apps.
+func earlier(x, y *app.App) int { return cmp.Compare(x.LastAsked.Load(), y.LastAsked.Load()) }
+
+// noteworthy reports whether the changes of an app that nobody follows are to be noted now.
+func (svc *Service) noteworthy(ctx context.Context, a *app.App) bool {
 	rec := a.Rec()
 	asked := rec.Follow != nil
 	if rec.Auto || asked && !*rec.Follow || !asked && rec.Fork != nil || !a.Ready() {
-		return
+		return false
 	}
 	if was, ok := svc.unnoted.Load(rec.ID); ok {
 		if u := was.(unnoted); u.asked == a.LastAsked.Load() || time.Since(u.at) < restLooks*svc.opt.UpkeepEvery {
-			return
+			return false
 		}
 	}
 	if cps, err := svc.store.Checkpoints(ctx, rec.ID); err != nil || len(cps) == 0 {
-		return // the first one reads all files, and what it found is remembered
+		return false // the first one reads all files, and what it found is remembered
 	}
-	if recs, err := svc.store.Turns(ctx, rec.ID, 0); err != nil || slices.ContainsFunc(recs, func(t store.Turn) bool { return t.Start != "" }) {
-		return // they need the journal of the time when the app asked for automatic checkpoints
-	}
+	recs, err := svc.store.Turns(ctx, rec.ID, 0)
+	// Turns need the journal of the time when the app asked for automatic checkpoints.
+	return err == nil && !slices.ContainsFunc(recs, func(t store.Turn) bool { return t.Start != "" })
+}
+
+// note begins to note the changes of an app that nobody follows, and reports whether it did. It does not wait for an app that is busy.
+func (svc *Service) note(ctx context.Context, a *app.App) bool {
+	rec := a.Rec()
 	short, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
 	defer cancel()
 	release, err := svc.apps.AcquireBrief(short, a, "follow the files")
 	if err != nil {
-		return // the next look tries again
+		return false // the next look tries again
 	}
 	defer release()
 	l, ok := a.Layer(snap.Files)
 	j, can := l.Driver.(snap.Journal)
 	if !ok || !can || a.Following() != nil {
-		return
+		return false
 	}
 	svc.unnoted.Delete(rec.ID)
-	n := &notes{driver: l.Driver, j: j, asked: asked}
+	n := &notes{driver: l.Driver, j: j, asked: rec.Follow != nil}
 	n.run, n.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	a.SetFollower(n)
 	go func() {
@@ -153,4 +174,5 @@ func (svc *Service) note(ctx context.Context, a *app.App) {
 			svc.opt.Log.Warn("files: what changes is not noted", "app", rec.Slug, "err", err)
 		}
 	}()
+	return true
 }
