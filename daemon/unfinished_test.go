@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -32,17 +33,18 @@ func (w world) becomesWhole(t *testing.T, d *daemon.Daemon) {
 // when the server is there, with nobody asking for anything.
 //
 // With MULLIGAN_TEST_LONG=1 that is a hundred times, in ten apps with a server each, and
-// the server is up 30 seconds after the daemon: "-parallel 10" has them wait together.
+// the server is up 30 seconds after the daemon. They wait together, in the place of one parallel test.
 func TestServerUpAfterTheDaemon(t *testing.T) {
 	t.Parallel()
 	apps, rounds, late := 1, 1, time.Duration(0)
 	if long() {
 		apps, rounds, late = 10, 10, 30*time.Second
 	}
+	var all sync.WaitGroup
+	defer all.Wait()
 	for app := range apps {
-		t.Run(fmt.Sprint("app ", app), func(t *testing.T) {
-			t.Parallel()
-			diesWithServer(t, testkit.Rand(t), rounds, late)
+		all.Go(func() {
+			t.Run(fmt.Sprint("app ", app), func(t *testing.T) { diesWithServer(t, testkit.Rand(t), rounds, late) })
 		})
 	}
 }
