@@ -117,7 +117,7 @@ func write(ctx context.Context, dsn string) (count int64) {
 }
 
 var crashSteps = []string{
-	"capture: mark", "capture: record", "base: begin", "base: copy", "base: sync", "base: record", "fork: clone", "fork: replay", "fork: make durable",
+	"capture: mark", "capture: record", "base: begin", "base: copy", "base: sync", "base: record", "fork: clone", "fork: replay", "fork: look", "fork: make durable",
 	"phase: preparing", "phase: prepared", "phase: committing", "commit: stop", "commit: save log", "commit: exchange", "commit: start", "phase: committed", "phase: dropped", "finish",
 }
 

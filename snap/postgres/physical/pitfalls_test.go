@@ -14,6 +14,7 @@ import (
 	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/postgres/physical/pgserver"
+	"mulligan/snap/postgres/physical/replay"
 	"mulligan/snap/postgres/physical/wal"
 	"mulligan/testkit"
 )
@@ -335,7 +336,7 @@ func testNoSpaceInTheMiddle(t *testing.T) {
 	capture(t, s, "db-a")
 	s.mutate(t, 2)
 	capture(t, s, "db-b")
-	for _, step := range []string{"base: copy", "base: sync", "base: record", "fork: replay", "fork: make durable", "phase: prepared"} {
+	for _, step := range []string{"base: copy", "base: sync", "base: record", "fork: replay", "fork: look", "fork: make durable", "phase: prepared"} {
 		s.cfg.Failpoint = func(at string) error {
 			if at == step {
 				return &os.PathError{Op: "write", Path: at, Err: unix.ENOSPC}
@@ -447,4 +448,51 @@ func testStopOfLateStart(t *testing.T) {
 	}
 	check(t, s.driver.server.Start(t.Context()))
 	s.Psql(t, "app", "SELECT 1")
+}
+
+// A daemon was killed while a server of its replayed the log, and the server still runs: the next daemon makes the same restore, and what the dead
+// one's server then takes away at its end was not the next one's.
+func testServerOfDeadDaemon(t *testing.T) {
+	t.Parallel()
+	s := newSubject(t, options{})
+	s.mutate(t, 1)
+	capture(t, s, "db-a")
+	before := s.fingerprint(t)
+	s.mutate(t, 2)
+	capture(t, s, "db-b")
+	next := s.driver
+	cfg, dies := s.cfg, errors.New("the daemon dies")
+	var sw snap.Switch
+	looked := false
+	cfg.Failpoint = func(step string) (err error) {
+		if step != "fork: look" {
+			return nil
+		}
+		looked = true
+		if sw, err = next.Prepare(t.Context(), snap.RestoreRequest{ID: "op-1", Target: "db-a", Base: "db-b"}); err != nil {
+			t.Errorf("beside the server of a dead daemon: %v", err)
+		}
+		return dies
+	}
+	dead, err := New(cfg)
+	check(t, err)
+	defer dead.Close()
+	if _, err := dead.Prepare(t.Context(), snap.RestoreRequest{ID: "op-0", Target: "db-a", Base: "db-b"}); !errors.Is(err, dies) || !looked {
+		t.Fatalf("looked: %v, %v", looked, err)
+	}
+	if sw == nil {
+		return
+	}
+	check(t, sw.Commit(t.Context()))
+	check(t, sw.Finish(t.Context()))
+	if s.fingerprint(t) != before {
+		t.Error("the state is not that of the marker")
+	}
+	// What a power cut leaves of a server's socket is swept.
+	left := filepath.Join(replay.SocketFolder(next.store.Store), ".s.PGSQL.1.lock")
+	check(t, os.WriteFile(left, nil, 0o600))
+	check(t, next.Sweep(t.Context(), snap.Gone{}))
+	if entries, err := os.ReadDir(filepath.Dir(left)); err != nil || len(entries) > 0 {
+		t.Errorf("after a sweep there are sockets %v, %v", entries, err)
+	}
 }

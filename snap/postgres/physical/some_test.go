@@ -13,6 +13,7 @@ func TestPitfalls(t *testing.T) {
 		testAcrossTimelines,
 		testTimelinesNeverCollide,
 		testNoSpaceInTheMiddle,
+		testServerOfDeadDaemon,
 		testConfigOutside,
 		testFailingArchive,
 		testFullDisk,

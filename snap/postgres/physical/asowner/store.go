@@ -141,7 +141,7 @@ type Sweeping struct {
 }
 
 // leftovers are the files and folders of the store that Sweep may remove, by folder and by prefix of the name.
-var leftovers = []struct{ dir, prefix string }{{"bases", ""}, {"forks", ""}, {"raws", ""}, {".", "log-"}, {".", "probe-"}, {"archive", ".copy."}}
+var leftovers = []struct{ dir, prefix string }{{"bases", ""}, {"forks", ""}, {"raws", ""}, {".", "log-"}, {".", "probe-"}, {"archive", ".copy."}, {"sock", ".s.PGSQL."}}
 
 // Sweep removes the leftovers that are not in Known.
 var Sweep = privsep.Define("physical.sweep", func(_ context.Context, s Sweeping) (none, error) {

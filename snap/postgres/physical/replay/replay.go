@@ -4,7 +4,9 @@ package replay
 
 import (
 	"context"
+	"math/rand/v2"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -22,6 +24,7 @@ type Server struct {
 	Programs pgserver.Programs
 	Dir      string // its data folder
 	Socket   string // the folder of its socket
+	Port     int    // names the socket in the folder; see [AnyPort]
 	Passing  bool   // the folder of the socket goes with the server
 	Role     string // whom to connect as
 	Log      string // the file of its log, which is replaced
@@ -35,6 +38,10 @@ const SocketLimit = 85
 
 // SocketFolder returns the folder in a cluster's store in which servers that replay the log have their socket, where its path is not too long.
 func SocketFolder(store string) string { return filepath.Join(store, "sock") }
+
+// AnyPort draws a port. A server has its own name in the folder of sockets, because another one may still be there: one of a daemon that was killed a
+// moment ago, which takes its socket away by name when it ends, or what a power cut left of one.
+func AnyPort() int { return 1024 + rand.IntN(1<<16-1024) }
 
 // Start starts the server with these arguments, and waits until it takes connections. With hot_standby = off, that is after the end of
 // recovery.
@@ -103,7 +110,7 @@ func (s *Server) Died(ctx context.Context) error {
 
 // Connect connects to a database of the fork.
 func (s *Server) Connect(ctx context.Context, database string) (session.Conn, error) {
-	cfg, err := session.Config(map[string]string{"host": s.Socket, "port": "5432", "user": s.Role, "password": "", "dbname": database, "sslmode": "disable"})
+	cfg, err := session.Config(map[string]string{"host": s.Socket, "port": strconv.Itoa(s.Port), "user": s.Role, "password": "", "dbname": database, "sslmode": "disable"})
 	if err != nil {
 		return session.Conn{}, err
 	}
