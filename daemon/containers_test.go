@@ -52,7 +52,7 @@ services:
       - |
         trap 'exit 0' TERM
         while :; do
-          job=$$(redis-cli -h cache --raw rpop jobs 2>/dev/null)
+          job=$$(timeout 5 redis-cli -h cache --raw rpop jobs 2>/dev/null)
           case $$job in *[!0-9]* | "") ;; *) echo "$$job" >"/data/done-$$job" ;; esac
           sleep 0.1
         done

@@ -122,13 +122,18 @@ func (a *archive) check(ctx context.Context, m marker, b wal.Base, size wal.Segm
 		if s.Start >= s.End {
 			continue
 		}
-		// With -q, pg_waldump fails at the first damaged record before the end.
-		_, err := a.programs.Output(ctx, "pg_waldump", "-q", "-p", dir, "-t", strconv.Itoa(int(s.TLI)), "-s", s.Start.String(), "-e", s.End.String())
-		if pgserver.Failed(err) && ctx.Err() == nil {
-			return errs.New(errs.Corrupt, "", "the log of timeline %d from %s to %s is damaged: %v", s.TLI, s.Start, s.End, err).
-				WithHint("use another checkpoint")
-		} else if err != nil {
+		// With -e, pg_waldump would also end without an error at a record that is damaged so that it seems to lead beyond the end.
+		reached := false
+		why, err := a.read(ctx, dir, s.TLI, s.Start, func(rec wal.Record) bool {
+			reached = rec.End(size) >= s.End
+			return !reached
+		})
+		if err != nil {
 			return err
+		}
+		if !reached {
+			return errs.New(errs.Corrupt, "", "the log of timeline %d from %s to %s is damaged: %s", s.TLI, s.Start, s.End, why).
+				WithHint("use another checkpoint")
 		}
 	}
 	return nil

@@ -2,6 +2,7 @@ package physical
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"os"
 	"path/filepath"
@@ -13,6 +14,7 @@ import (
 
 	"mulligan/errs"
 	"mulligan/snap"
+	"mulligan/snap/postgres/physical/asowner"
 	"mulligan/snap/postgres/physical/pgserver"
 	"mulligan/snap/postgres/physical/replay"
 	"mulligan/snap/postgres/physical/wal"
@@ -494,5 +496,54 @@ func testServerOfDeadDaemon(t *testing.T) {
 	check(t, next.Sweep(t.Context(), snap.Gone{}))
 	if entries, err := os.ReadDir(filepath.Dir(left)); err != nil || len(entries) > 0 {
 		t.Errorf("after a sweep there are sockets %v, %v", entries, err)
+	}
+}
+
+// A record whose length is damaged, on the last page of the log before a marker, seems to lead beyond the marker: verify finds that too.
+func testRecordThatSeemsLong(t *testing.T) {
+	t.Parallel()
+	s := newSubject(t, options{})
+	capture(t, s, "db-zero") // with a base copy
+	s.mutate(t, 1)
+	capture(t, s, "db-a")
+	check(t, s.driver.Verify(t.Context(), "db-a", snap.Full))
+	m, err := s.driver.records.marker("db-a")
+	check(t, err)
+	size, err := s.driver.segmentSize(t.Context())
+	check(t, err)
+	b, err := s.driver.bases.nearest(t.Context(), m, size)
+	check(t, err)
+	s.Psql(t, "app", "SELECT pg_switch_wal()")
+	last := s.driver.store.path("archive", size.Name(m.TLI, size.Number(m.LSN)))
+	testkit.Eventually(t, "the log is archived", func() bool { _, err := os.Stat(last); return err == nil })
+
+	dir, err := s.driver.archive.gather(t.Context(), asowner.LogLinks{First: size.Name(m.TLI, size.Number(b.Start)), Size: size})
+	check(t, err)
+	var list []wal.LSN
+	_, err = s.driver.archive.read(t.Context(), dir, m.TLI, b.Start, func(r wal.Record) bool {
+		if r.At < m.LSN && r.At/8192 == (m.LSN-1)/8192 {
+			list = append(list, r.At)
+		}
+		return r.At < m.LSN
+	})
+	check(t, err)
+	check(t, s.driver.store.remove(t.Context(), dir))
+	at := list[testkit.Rand(t).IntN(len(list))]
+	f, err := os.OpenFile(s.driver.store.path("archive", size.Name(m.TLI, size.Number(at))), os.O_RDWR, 0)
+	check(t, err)
+	defer f.Close()
+	for _, damage := range []byte{0x10, 0} { // in the length's highest byte: 256 MiB more, and as it was
+		var length [4]byte
+		offset := int64(uint64(at) % uint64(size))
+		_, err := f.ReadAt(length[:], offset)
+		check(t, err)
+		binary.NativeEndian.PutUint32(length[:], binary.NativeEndian.Uint32(length[:])&0x00ffffff|uint32(damage)<<24)
+		_, err = f.WriteAt(length[:], offset)
+		check(t, err)
+		if err = s.driver.Verify(t.Context(), "db-a", snap.Full); damage == 0 {
+			check(t, err)
+		} else {
+			fails(t, "Verify with the record at "+at.String()+" of "+list[len(list)-1].String(), err, errs.Corrupt, "is damaged: ")
+		}
 	}
 }

@@ -14,6 +14,7 @@ func TestPitfalls(t *testing.T) {
 		testTimelinesNeverCollide,
 		testNoSpaceInTheMiddle,
 		testServerOfDeadDaemon,
+		testRecordThatSeemsLong,
 		testConfigOutside,
 		testFailingArchive,
 		testFullDisk,
