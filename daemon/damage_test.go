@@ -81,10 +81,10 @@ func stretches(t *testing.T, dir string) (needed, spare []stretch) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	live := map[cas.Hash]bool{}
+	live := map[cas.Hash]string{} // the first root that leads to an object
 	for _, r := range s.Roots("") {
 		if !strings.HasPrefix(r.Name, "record/") {
-			reach(t, s, r.Hash, live)
+			reach(t, s, r.Hash, r.Name, live)
 		}
 	}
 	if err := s.Close(); err != nil {
@@ -105,7 +105,8 @@ func stretches(t *testing.T, dir string) (needed, spare []stretch) {
 		for at := int64(head); at < int64(len(data)); {
 			kind, size := data[at+8], record+int64(binary.LittleEndian.Uint32(data[at+12:]))
 			part := stretch{path, at, at + size, fmt.Sprintf("record of kind %d", kind)}
-			if (kind == 1 || kind == 2) && live[cas.Hash(data[at+24:at+56])] {
+			if of := live[cas.Hash(data[at+24:at+56])]; (kind == 1 || kind == 2) && of != "" {
+				part.what += " of " + of
 				needed = append(needed, part)
 				found++
 			} else {
@@ -120,16 +121,16 @@ func stretches(t *testing.T, dir string) (needed, spare []stretch) {
 	return needed, spare
 }
 
-// reach adds to live what an object leads to.
-func reach(t *testing.T, s *cas.Store, h cas.Hash, live map[cas.Hash]bool) {
+// reach adds to live what an object of a root leads to.
+func reach(t *testing.T, s *cas.Store, h cas.Hash, root string, live map[cas.Hash]string) {
 	t.Helper()
-	if live[h] {
+	if live[h] != "" {
 		return
 	}
-	live[h] = true
+	live[h] = root
 	if _, refs, err := s.Node(h); err == nil { // else it is a blob
 		for _, r := range refs {
-			reach(t, s, r, live)
+			reach(t, s, r, root, live)
 		}
 	}
 }
