@@ -80,7 +80,7 @@ func (bs *bases) takeLocked(ctx context.Context) (err error) {
 	if err := durable.WriteFile(bs.records.sumsFile(b.ID), list, 0o600); err != nil {
 		return err
 	}
-	bs.log.Debug("base taken", "cluster", bs.records.cluster, "base", b.ID, "timeline", b.TLI, "lsn", b.Stop.String(), "took", age(began))
+	bs.log.Debug("base taken", "cluster", bs.records.cluster, "base", b.ID, "timeline", b.TLI, "lsn", b.Stop.String(), "took", time.Since(began).Round(time.Millisecond))
 	return bs.records.put("bases", b.ID, b)
 }
 

@@ -100,6 +100,3 @@ func randomHex(n int) string {
 	_, _ = rand.Read(b) // never fails
 	return hex.EncodeToString(b)
 }
-
-// age returns the time since then, rounded for logs.
-func age(since time.Time) time.Duration { return time.Since(since).Round(time.Millisecond) }

@@ -124,16 +124,13 @@ func (a *archive) check(ctx context.Context, m marker, b wal.Base, size wal.Segm
 		}
 		// With -e, pg_waldump would also end without an error at a record that is damaged so that it seems to lead beyond the end.
 		reached := false
-		why, err := a.read(ctx, dir, s.TLI, s.Start, func(rec wal.Record) bool {
-			reached = rec.End(size) >= s.End
-			return !reached
-		})
+		why, err := a.read(ctx, dir, s.TLI, s.Start, func(rec wal.Record) bool { reached = rec.End(size) >= s.End; return !reached })
+		if err == nil && !reached {
+			err = errs.New(errs.Corrupt, "", "the log of timeline %d from %s to %s is damaged: %s", s.TLI, s.Start, s.End, why).
+				WithHint("use another checkpoint")
+		}
 		if err != nil {
 			return err
-		}
-		if !reached {
-			return errs.New(errs.Corrupt, "", "the log of timeline %d from %s to %s is damaged: %s", s.TLI, s.Start, s.End, why).
-				WithHint("use another checkpoint")
 		}
 	}
 	return nil

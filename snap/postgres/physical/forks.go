@@ -134,7 +134,9 @@ func (fks *forks) promote(ctx context.Context, m marker, f facts, fk *fork) erro
 	if err != nil {
 		return err
 	}
-	err = fks.look(ctx, s, m, f, fk)
+	if err = fks.failpoint.At("fork: look"); err == nil {
+		err = fks.look(ctx, s, m, f, fk)
+	}
 	if e := s.End(ctx, err == nil); err == nil {
 		err = e
 	}
@@ -149,9 +151,6 @@ func (fks *forks) promote(ctx context.Context, m marker, f facts, fk *fork) erro
 
 // look checks the fork's timeline, makes the replication slot if necessary, and reads the contents of the fork.
 func (fks *forks) look(ctx context.Context, s *replay.Server, m marker, f facts, fk *fork) error {
-	if err := fks.failpoint.At("fork: look"); err != nil {
-		return err
-	}
 	now, err := s.Timeline(ctx)
 	if err != nil {
 		return err

@@ -15,8 +15,7 @@ const hbaFile = "mulligan_hba.conf"
 // launch starts the server of a fork, and waits until the server has replayed the log and left recovery. With hot_standby = on
 // in more, it waits only until the server takes connections.
 func (fks *forks) launch(ctx context.Context, m marker, f facts, dir string, more ...string) (*replay.Server, error) {
-	s := &replay.Server{Programs: fks.programs, Dir: dir, Role: f.Bootstrap, Log: fks.store.path("fork.log"),
-		Socket: replay.SocketFolder(fks.store.Store), Port: replay.AnyPort()}
+	s := &replay.Server{Programs: fks.programs, Dir: dir, Role: f.Bootstrap, Log: fks.store.path("fork.log"), Socket: replay.SocketFolder(fks.store.Store), Port: replay.AnyPort()}
 	hba := filepath.Join(dir, hbaFile)
 	if s.Passing = len(s.Socket) > replay.SocketLimit; s.Passing {
 		s.Socket = filepath.Join("/tmp", "mulligan-"+randomHex(8))
