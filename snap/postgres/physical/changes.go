@@ -69,7 +69,7 @@ func (a *archive) read(ctx context.Context, dir string, t wal.Timeline, from wal
 		_ = in.Close() // never fails
 	}()
 	lines := bufio.NewReaderSize(out, 1<<16)
-	for more := true; more && err == nil; {
+	for more, begun := true, false; more && err == nil; {
 		var line string
 		if line, err = wal.ReadLine(lines); errors.Is(err, wal.ErrLongLine) {
 			break
@@ -78,13 +78,13 @@ func (a *archive) read(ctx context.Context, dir string, t wal.Timeline, from wal
 			break
 		}
 		rec, ok := wal.ParseRecord(line)
-		if strings.HasPrefix(line, "first record is after") || strings.TrimSpace(line) == "" {
-			continue
-		} else if !ok {
+		switch {
+		case ok:
+			begun, more = true, each(rec)
+		case begun && !strings.HasPrefix(line, "rmgr: "): // more of a description: a client can put line breaks into a message
+		case !strings.HasPrefix(line, "first record is after") && strings.TrimSpace(line) != "":
 			err = fmt.Errorf("pg_waldump prints %.200q", line)
-			break
 		}
-		more = each(rec)
 	}
 	cancel()
 	_ = out.Close() // never fails

@@ -547,3 +547,21 @@ func testRecordThatSeemsLong(t *testing.T) {
 		}
 	}
 }
+
+// A client writes line breaks into the log, which pg_waldump prints as they are. The log is read all the same: by verify, and by a rollback that looks for
+// changes since the last checkpoint.
+func testMessageOfSeveralLines(t *testing.T) {
+	t.Parallel()
+	s := newSubject(t, options{})
+	capture(t, s, "db-a")
+	before := s.fingerprint(t)
+	s.mutate(t, 1)
+	s.Psql(t, "app", `SELECT pg_logical_emit_message(false, E'one\ntwo\n\n', 'x')`)
+	capture(t, s, "db-b")
+	check(t, s.driver.Verify(t.Context(), "db-b", snap.Full))
+	s.Psql(t, "app", `SELECT pg_logical_emit_message(false, E'one\ntwo\n\n', 'x')`) // which is no change
+	s.restore(t, "db-a", "db-b")
+	if s.fingerprint(t) != before {
+		t.Error("the state is not that of the marker")
+	}
+}

@@ -15,6 +15,7 @@ func TestPitfalls(t *testing.T) {
 		testNoSpaceInTheMiddle,
 		testServerOfDeadDaemon,
 		testRecordThatSeemsLong,
+		testMessageOfSeveralLines,
 		testConfigOutside,
 		testFailingArchive,
 		testFullDisk,
