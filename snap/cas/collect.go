@@ -221,9 +221,6 @@ func (c collector) copyEach(ctx context.Context, g *segment, objects []object) (
 // copyOne copies one object of g to the log's end.
 func (c collector) copyOne(g *segment, o object) (m move, err error) {
 	r, err := c.loadRecord(g, o.hash, entry{off: o.off, stored: o.stored})
-	if err == nil && !r.intact() {
-		err = errors.New("checksum mismatch")
-	}
 	if err != nil {
 		if ioFailure(err) {
 			return m, c.ioError(opCollect, err)

@@ -7,6 +7,8 @@ import (
 	"os"
 	"testing"
 
+	"github.com/klauspost/compress/s2"
+
 	"mulligan/errs"
 	"mulligan/testkit"
 )
@@ -129,6 +131,39 @@ func TestDamageWhileOpen(t *testing.T) {
 
 	flipOpen(int64(s.index[h].off) + 20) // in its header
 	wantKind(t, s.Check(context.Background(), "a", false), errs.Corrupt)
+}
+
+// Some changes of compressed data leave the content as it was. They are damage too, for the store finds them when it is opened.
+func TestDamageThatDecompressesTheSame(t *testing.T) {
+	s := open(t, testkit.TempDir(t), Options{})
+	var p []byte
+	for i := range 50 {
+		p = fmt.Appendf(p, "row %d of a table\n", i*i)
+	}
+	save(t, s, "a", p)
+	e := s.index[blobHash(p)]
+	stored := make([]byte, e.stored)
+	at := int64(e.off) + headerSize
+	must(s.active.f.ReadAt(stored, at))
+	same := 0
+	for i := range stored {
+		for change := 1; change < 256; change++ {
+			damaged := bytes.Clone(stored)
+			damaged[i] ^= byte(change)
+			if got, err := s2.Decode(nil, damaged); err != nil || !bytes.Equal(got, p) {
+				continue
+			}
+			same++
+			must(s.active.f.WriteAt(damaged, at))
+			wantKind(t, s.Check(context.Background(), "a", true), errs.Corrupt)
+			must(s.active.f.WriteAt(stored, at))
+			noErr(t, s.Check(context.Background(), "a", true))
+		}
+	}
+	if same == 0 {
+		t.Fatal("every change of the compressed data changes the content")
+	}
+	t.Logf("%d changes leave the content as it was", same)
 }
 
 // What refers to damage that was found is not kept, however far below it the damage is. Putting the contents again mends it.

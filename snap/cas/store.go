@@ -252,7 +252,8 @@ func (s *Store) load(g *segment, h Hash, e entry) (c content, err error) {
 	return c, err
 }
 
-// loadRecord reads the record of h at the position of e.
+// loadRecord reads the record of h at the position of e, and checks its checksum: a changed byte of compressed data may decompress
+// to the same content, so the hash alone does not find it.
 func (s *Store) loadRecord(g *segment, h Hash, e entry) (*record, error) {
 	r := &record{buf: make([]byte, e.size())}
 	if err := readFull(g.f, r.buf, int64(e.off)); err != nil {
@@ -262,6 +263,9 @@ func (s *Store) loadRecord(g *segment, h Hash, e entry) (*record, error) {
 	r.header, ok = parseHeader(r.buf, s.salt, g.seq, int64(e.off))
 	if !ok || r.hash != h || r.stored != e.stored {
 		return nil, errors.New("no such record at its place")
+	}
+	if !r.intact() {
+		return nil, errors.New("its checksum is wrong")
 	}
 	return r, nil
 }
