@@ -235,8 +235,10 @@ func (o *ordeal) retain(t *testing.T, keep ipc.Retention) {
 	}
 }
 
-// operate does what was prepared.
+// operate does what was prepared. What takes longer than testkit.Patience hangs.
 func (o *ordeal) operate(ctx context.Context) (res ipc.RollbackResult, err error) {
+	ctx, cancel := context.WithTimeout(ctx, testkit.Patience)
+	defer cancel()
 	switch o.plan.Do {
 	case "create":
 		_, err = o.CreateCheckpoint(ctx, "shop", ipc.CreateRequest{})

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -79,6 +80,31 @@ func openFile(arg int) func(*notification) (string, bool) {
 		}
 		return to, true
 	}
+}
+
+// shutDown ends the connection of the socket that is the call's first argument. Without that, only the call fails.
+func (n *notification) shutDown() {
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", n.pid)) // n.pid can be any thread's
+	if err != nil {
+		return
+	}
+	_, after, _ := strings.Cut(string(status), "\nTgid:")
+	word, _, _ := strings.Cut(strings.TrimSpace(after), "\n")
+	pid, err := strconv.Atoi(word)
+	if err != nil {
+		return
+	}
+	process, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return
+	}
+	defer unix.Close(process)
+	socket, err := unix.PidfdGetfd(process, int(int32(n.args[0])), 0)
+	if err != nil {
+		return
+	}
+	defer unix.Close(socket)
+	_ = unix.Shutdown(socket, unix.SHUT_RDWR) // of a socket with no connection there is nothing to end
 }
 
 // text reads a string argument.

@@ -37,7 +37,8 @@ type Options struct {
 	Spare func(args []string) bool
 }
 
-// Fault is one call that fails.
+// Fault is one call that fails. A write to a socket that fails breaks its connection: a program may take a failed write for the
+// end of the connection, and wait until it reads that end (libpq does).
 type Fault struct {
 	Call  string // as Report.Calls names it; "": none
 	Nth   int    // of the calls of that name, counted from 1
@@ -118,6 +119,15 @@ func (p *Process) decide(n *notification) unix.Errno {
 	if !ok {
 		return 0
 	}
+	errno := p.count(call)
+	if errno != 0 && call == calls[unix.SYS_SENDTO].name+socketSuffix {
+		n.shutDown()
+	}
+	return errno
+}
+
+// count counts a call, and says how it fails; 0: it does not.
+func (p *Process) count(call string) unix.Errno {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.armed {
@@ -134,6 +144,9 @@ func (p *Process) decide(n *notification) unix.Errno {
 	return p.fault.Errno
 }
 
+// socketSuffix is what a call is done to, if that is a socket.
+const socketSuffix = " socket"
+
 // word names a call: what it does, and to what.
 func (p *Process) word(n *notification) (string, bool) {
 	what := calls[n.nr]
@@ -142,7 +155,7 @@ func (p *Process) word(n *notification) (string, bool) {
 		return "", false
 	}
 	if strings.HasPrefix(path, "socket:") {
-		return what.name + " socket", true
+		return what.name + socketSuffix, true
 	}
 	if p.opt.Name != nil {
 		path = p.opt.Name(path)

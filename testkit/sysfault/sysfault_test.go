@@ -3,6 +3,8 @@ package sysfault
 import (
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,8 +16,12 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if len(os.Args) == 3 && os.Args[1] == "write" {
-		write(os.Args[2])
+	programs := map[string]func(string){"write": write, "ask": ask}
+	if len(os.Args) == 3 && programs[os.Args[1]] != nil {
+		if _, err := io.Copy(io.Discard, os.Stdin); err != nil { // it begins when its fault is armed
+			panic(err)
+		}
+		programs[os.Args[1]](os.Args[2])
 		return
 	}
 	os.Exit(m.Run())
@@ -56,6 +62,10 @@ func run(t *testing.T, f Fault) (string, Report) {
 	cmd := exec.Command(os.Args[0], "write", filepath.Join(dir, "f"))
 	cmd.Env = append(os.Environ(), "GORACE=atexit_sleep_ms=0") // else it dawdles
 	cmd.Stdout, cmd.Stderr = out, os.Stderr
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
 	p, err := Start(cmd, Options{Name: func(path string) string {
 		rel, err := filepath.Rel(dir, path)
 		if err != nil || !filepath.IsLocal(rel) || rel == "out" {
@@ -69,7 +79,7 @@ func run(t *testing.T, f Fault) (string, Report) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.Arm(f)
+	begin(t, p, stdin, f)
 	if err := p.Wait(); err != nil {
 		t.Fatal(err)
 	}
@@ -79,6 +89,15 @@ func run(t *testing.T, f Fault) (string, Report) {
 		t.Fatal(err)
 	}
 	return string(word), p.Disarm()
+}
+
+// begin arms a program's fault, and lets it begin.
+func begin(t *testing.T, p *Process, stdin io.Closer, f Fault) {
+	t.Helper()
+	p.Arm(f)
+	if err := stdin.Close(); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func TestEveryCall(t *testing.T) {
@@ -104,6 +123,62 @@ func TestEveryCall(t *testing.T) {
 	}
 	if word, seen := run(t, Fault{Call: "sync f.tmp", Nth: 2, Errno: unix.EIO}); word != "" || seen.Hit {
 		t.Errorf("a second sync, which there is not: %q", word)
+	}
+}
+
+// ask is a program that does not look whether it could write to a connection, and reads until its end.
+func ask(socket string) {
+	c, err := net.Dial("unix", socket)
+	if err == nil {
+		_, failed := c.Write([]byte("question"))
+		_, err = io.ReadAll(c)
+		fmt.Print(failed)
+	}
+	if err != nil {
+		fmt.Print(err)
+	}
+}
+
+// A write to a socket fails, and its connection ends: who reads from it does not wait for ever.
+func TestConnectionEnds(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "s")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	got := make(chan string, 1)
+	go func() {
+		c, err := l.Accept()
+		if err != nil {
+			got <- err.Error()
+			return
+		}
+		defer c.Close()
+		b, err := io.ReadAll(c)
+		got <- fmt.Sprint(string(b), err)
+	}()
+	cmd := exec.Command(os.Args[0], "ask", path)
+	var out strings.Builder
+	cmd.Stdout = &out
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := Start(cmd, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	begin(t, p, stdin, Fault{Call: "write socket", Nth: 1, Errno: unix.EIO})
+	if err := p.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if said := out.String(); !strings.HasSuffix(said, unix.EIO.Error()) || !p.Disarm().Hit {
+		t.Errorf("the program says %q", said)
+	}
+	if got := <-got; got != "<nil>" {
+		t.Errorf("the other side read %q", got)
 	}
 }
 
