@@ -12,7 +12,6 @@ import (
 
 	"mulligan/errs"
 	"mulligan/snap"
-	"mulligan/snap/postgres/pglogin"
 	"mulligan/snap/postgres/pgtools"
 )
 
@@ -166,7 +165,7 @@ func (b *builder) bare(ctx context.Context) error {
 
 func (b *builder) restore(ctx context.Context, archive []byte, section string, jobs int) error {
 	c := pgtools.Command{Tools: b.tool, Name: "pg_restore", File: archive, Out: io.Discard, Args: []string{
-		"--no-password", "--section=" + section, "--dbname=dbname=" + pglogin.Quote(b.name), "--format=custom",
+		"--no-password", "--section=" + section, pgtools.ToDatabase(b.name), "--format=custom",
 	}}
 	if b.tool.Inside() {
 		jobs = 1 // it reads its standard input

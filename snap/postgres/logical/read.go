@@ -19,7 +19,6 @@ import (
 	"mulligan/snap"
 	"mulligan/snap/cas"
 	"mulligan/snap/database"
-	"mulligan/snap/postgres/pglogin"
 	"mulligan/snap/postgres/pgtools"
 )
 
@@ -223,7 +222,7 @@ func (r *reader) schemaArgs(format string) []string {
 	return []string{
 		"--format=" + format, "--compress=0", "--section=pre-data", "--section=post-data", "--no-blobs", "--no-password",
 		"--lock-wait-timeout=" + r.d.besideWait(),
-		"--snapshot=" + r.snapshot, "--dbname=dbname=" + pglogin.Quote(r.lead.db),
+		"--snapshot=" + r.snapshot, pgtools.ToDatabase(r.lead.db),
 	}
 }
 

@@ -188,6 +188,12 @@ type Command struct {
 	Harmless func(stderr string) bool
 }
 
+// ToDatabase returns the argument that has a tool connect to a database. The kernel asks a server that sends nothing for a minute whether it
+// is still there, as it does for the daemon's own connections; without that, a tool would notice after two hours that the network is gone.
+func ToDatabase(name string) string {
+	return "--dbname=keepalives_idle=60 keepalives_interval=60 dbname=" + pglogin.Quote(name)
+}
+
 // The paths of a tool's files. They are in memory and passed by descriptor, so a password is on no disk, in no argument and in
 // no environment.
 const (

@@ -2,12 +2,14 @@ package pgtools
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -113,5 +115,57 @@ func TestFindInside(t *testing.T) {
 	inside.Dial = (&net.Dialer{}).DialContext
 	if own, err := b.Find(t.Context(), here.Major, nowhere); err != nil || !own.Inside() || own.Major != here.Major {
 		t.Errorf("without a port: %+v, %v", own, err)
+	}
+}
+
+// A tool whose server says nothing finds out in minutes whether the server is still there.
+func TestKeepAlive(t *testing.T) {
+	testkit.Need(t, "postgres")
+	b := &Tools{Owner: privsep.Self}
+	pair, err := b.find(t.Context(), 1, func() string { return "" })
+	check(t, err)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	check(t, err)
+	defer l.Close()
+	host, port, err := net.SplitHostPort(l.Addr().String())
+	check(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		done <- b.Run(ctx, pglogin.Settings{Host: host, Port: port, User: "nobody", Password: "none"}, Command{
+			Tools: pair, Name: "pg_dump", Args: []string{ToDatabase("a 'name'")}, Out: io.Discard,
+		})
+	}()
+	c, err := l.Accept()
+	check(t, err)
+	defer c.Close()
+	_, err = c.Read(make([]byte, 1)) // its first message: it is connected
+	check(t, err)
+	var number int
+	_, err = fmt.Sscan(port, &number)
+	check(t, err)
+	left := -1.0
+	testkit.Eventually(t, "only the timer of the connection's keepalive runs", func() bool {
+		rows, err := os.ReadFile("/proc/net/tcp")
+		check(t, err)
+		for _, row := range strings.Split(string(rows), "\n") {
+			f := strings.Fields(row) // the third is the other side; the sixth the timer, of which kind and in how many hundredths of a second
+			if len(f) < 6 || !strings.HasSuffix(f[2], fmt.Sprintf(":%04X", number)) {
+				continue
+			}
+			if kind, ticks, _ := strings.Cut(f[5], ":"); kind == "02" {
+				n, err := strconv.ParseInt(ticks, 16, 64)
+				check(t, err)
+				left = float64(n) / 100
+			}
+		}
+		return left >= 0
+	})
+	if left > 60 {
+		t.Errorf("the server is asked in %v seconds", left)
+	}
+	cancel()
+	if err := <-done; err == nil {
+		t.Error("pg_dump of a server that says nothing succeeded")
 	}
 }
