@@ -578,24 +578,27 @@ func TestLongContainers(t *testing.T) {
 	}
 }
 
-// TestLongLeftInExchange kills daemon and engine while a database's names are exchanged. The server in its container does not see that the daemon is
-// gone, and lets nobody in until it has ended the daemon's transaction by itself.
-func TestLongLeftInExchange(t *testing.T) {
+// TestLongLeftBehind kills daemon and engine while the daemon has a transaction in the database: while it reads, and while it exchanges names. The
+// server in its container does not see that the daemon is gone. It ends the transaction by itself, and then the app can change its tables.
+func TestLongLeftBehind(t *testing.T) {
 	t.Parallel()
 	testkit.NeedLong(t)
 	s := newShop(t, enginetest.Docker, byDumps)
 	s.travel(1)
-	s.change()
-	before, to := s.state(), s.checkpoints()[0]
-	k := strike{daemon: true, engine: true, late: 2}
-	var at []string
-	_, said := s.rollBack(to, "exchange: commit", 1, func(names []string, kill func()) {
-		at = names
-		kill()
-		s.KillEngine(t)
-	})
-	if at == nil {
-		t.Fatalf("no names of a database were exchanged: %s", said)
+	for i, step := range []string{"read: rows", "exchange: commit"} {
+		s.change()
+		before, to := s.state(), s.checkpoints()[0]
+		k := strike{daemon: true, engine: true, late: 2}
+		var at []string
+		_, said := s.rollBack(to, step, 1, func(names []string, kill func()) {
+			at = names
+			kill()
+			s.KillEngine(t)
+		})
+		if at == nil {
+			t.Fatalf("the rollback did not come to %q: %s", step, said)
+		}
+		s.look(fmt.Sprintf("%s, %+v: %s", step, k, said), before, s.states[to], k, at)
+		s.sql(fmt.Sprintf("ALTER TABLE goods ADD left_behind_%d int", i))
 	}
-	s.look(fmt.Sprintf("%+v: %s", k, said), before, s.states[to], k, at)
 }

@@ -2,11 +2,13 @@ package daemon_test
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"mulligan/engine/enginetest"
 	"mulligan/errs"
@@ -107,14 +109,17 @@ func (p *project) try(name string, cmd ...string) error {
 	return nil
 }
 
+// in runs a command in a container. What takes longer than testkit.Patience hangs.
 func (p *project) in(name string, cmd ...string) string {
 	p.t.Helper()
-	c, err := p.Inside(p.t.Context(), name, cmd...)
+	ctx, cancel := context.WithTimeout(p.t.Context(), testkit.Patience)
+	defer cancel()
+	c, err := p.Inside(ctx, name, cmd...)
 	if err != nil {
 		p.t.Fatalf("%s: %v", strings.Join(cmd, " "), err)
 	}
 	var said bytes.Buffer
-	c.Stderr = &said
+	c.Stderr, c.WaitDelay = &said, time.Second
 	out, err := c.Output()
 	if err != nil {
 		p.t.Fatalf("%s: %v: %s%s", strings.Join(cmd, " "), err, out, said.Bytes())

@@ -43,6 +43,9 @@ func (d *Driver) state(ctx context.Context, op string, id snap.SnapshotID) (st *
 		if err := d.allowed(ctx, s); err != nil {
 			return err
 		}
+		if err := d.limit(ctx, s); err != nil {
+			return err
+		}
 		if _, err := s.begin(ctx); err != nil {
 			return err
 		}

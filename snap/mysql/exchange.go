@@ -185,6 +185,9 @@ func (d *Driver) moveLocked(ctx context.Context, s *session, m move, begin func(
 	for _, t := range tables {
 		list = append(list, in(s.db, t)+" WRITE")
 	}
+	if err := d.limit(ctx, holder); err != nil {
+		return err
+	}
 	if err := holder.exec(ctx, "LOCK TABLES "+strings.Join(list, ", ")); err != nil {
 		return err
 	}

@@ -48,6 +48,8 @@ type Driver struct {
 	login   login
 	records *database.Records
 	proved  proof // the newest reading of the live state by this process
+
+	abandoned time.Duration // abandonedAfter, but in tests
 }
 
 // proof is the state that the live one certainly has while the server's log stays at the same position.
@@ -81,7 +83,7 @@ func New(cfg Config) (*Driver, error) {
 	if err != nil {
 		return nil, errs.Wrap(errs.Failed, op, err)
 	}
-	d := &Driver{cfg: cfg, login: l, records: r}
+	d := &Driver{cfg: cfg, login: l, records: r, abandoned: abandonedAfter}
 	d.Driver = database.NewDriver(r, engine{d})
 	return d, nil
 }

@@ -36,6 +36,9 @@ func (d *Driver) take(ctx context.Context, b *cas.Batch) (*reading, error) {
 		if err := d.allowed(ctx, s); err != nil {
 			return err
 		}
+		if err := d.limit(ctx, s); err != nil {
+			return err
+		}
 		at, err := s.begin(ctx)
 		if err != nil {
 			return err
@@ -78,6 +81,9 @@ func (d *Driver) unchanged(at moment, b *cas.Batch) *reading {
 func (d *Driver) hashLive(ctx context.Context, trust bool) (h snap.Hash, err error) {
 	err = d.retry(ctx, func(s *session) error {
 		if err := d.allowed(ctx, s); err != nil {
+			return err
+		}
+		if err := d.limit(ctx, s); err != nil {
 			return err
 		}
 		at, err := s.begin(ctx)

@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	client "github.com/go-sql-driver/mysql"
 	"golang.org/x/sys/unix"
@@ -32,7 +33,7 @@ type session struct {
 const settings = "SET NAMES binary, SESSION sql_mode = 'NO_AUTO_VALUE_ON_ZERO', time_zone = '+00:00', sql_quote_show_create = 1, " +
 	"foreign_key_checks = 0, unique_checks = 0, auto_increment_increment = 1, auto_increment_offset = 1, innodb_strict_mode = 0, " +
 	"sql_select_limit = 18446744073709551615, sql_big_selects = 1, sql_safe_updates = 0, autocommit = 1, completion_type = 0, " +
-	"net_read_timeout = 3600, net_write_timeout = 3600, lock_wait_timeout = %[1]d, innodb_lock_wait_timeout = %[1]d"
+	"wait_timeout = 28800, net_read_timeout = 3600, net_write_timeout = 3600, lock_wait_timeout = %[1]d, innodb_lock_wait_timeout = %[1]d"
 
 // connect opens a session. The caller must end it.
 func (d *Driver) connect(ctx context.Context) (*session, error) {
@@ -74,6 +75,16 @@ func (s *session) set(ctx context.Context, seconds int) error {
 		}
 	}
 	return nil
+}
+
+// abandonedAfter is after how long the server ends a session that has read tables or locked them, and says nothing: it may not see that the daemon
+// is gone, because the network is cut, or because the connection leads into a container through a program there, whose engine was killed. A session
+// that only waits for others has no such limit.
+const abandonedAfter = 2 * time.Minute
+
+// limit has the server end the session if it says nothing for d.abandoned.
+func (d *Driver) limit(ctx context.Context, s *session) error {
+	return s.exec(ctx, fmt.Sprint("SET SESSION wait_timeout = ", int(d.abandoned.Seconds())))
 }
 
 // end ends the session and rolls back its transaction.

@@ -31,8 +31,17 @@ const session = `SELECT pg_catalog.set_config('search_path', '', false);
 SET standard_conforming_strings = on; SET DateStyle = ISO; SET IntervalStyle = postgres; SET TimeZone = 'UTC';
 SET extra_float_digits = 3; SET bytea_output = hex; SET xmloption = content; SET xmlbinary = base64; SET array_nulls = on;
 SET lc_monetary = 'C'; SET synchronize_seqscans = off; SET row_security = off; SET check_function_bodies = off;
-SET statement_timeout = 0; SET idle_in_transaction_session_timeout = 0; SET default_transaction_read_only = off;
+SET statement_timeout = 0; SET default_transaction_read_only = off;
 SET synchronous_commit = on; SET client_min_messages = warning; SET default_tablespace = ''; SET quote_all_identifiers = off`
+
+// abandonedAfter is after how long the server ends a transaction of a session that says nothing. The server may not see that the daemon is gone:
+// the network is cut, or the connection leads into a container through a program there, whose engine was killed, and the program waits. Until the
+// transaction ends, nobody can change the tables that it has read.
+const abandonedAfter = 2 * time.Minute
+
+// sending limits how long the server keeps a connection whose other side is gone, and how long it waits for a client that takes no rows: most servers
+// do the former for two hours, and the latter without end.
+const sending = "; SET tcp_keepalives_idle = 60; SET tcp_keepalives_interval = 10; SET tcp_keepalives_count = 6; SET tcp_user_timeout = 600000"
 
 // connectTimeout bounds the time to open a session, and the time to close it.
 const connectTimeout = 10 * time.Second
@@ -48,8 +57,8 @@ func (d *Driver) connect(ctx context.Context, db string) (*conn, error) {
 		return nil, d.refused(db, err)
 	}
 	out := &conn{Conn: c, db: db}
-	limit := fmt.Sprintf("; SET lock_timeout = %d", d.cfg.LockTimeout.Milliseconds())
-	if err := out.exec(ctx, session+limit); err != nil {
+	limits := fmt.Sprintf("; SET lock_timeout = %d; SET idle_in_transaction_session_timeout = %d", d.cfg.LockTimeout.Milliseconds(), d.abandoned.Milliseconds())
+	if err := out.exec(ctx, session+limits+sending); err != nil {
 		out.close()
 		return nil, err
 	}
@@ -143,6 +152,7 @@ const (
 	stateDependent    = "2BP01"
 	stateNoFeature    = "0A000"
 	stateNotInStandby = "25006"
+	stateAbandoned    = "25P03"
 )
 
 // sqlState returns the SQLSTATE of err, or "".
@@ -235,6 +245,8 @@ func kindOfState(state string) (errs.Kind, string) {
 		return errs.Busy, "wait until the other session has ended (see pg_stat_activity), and try again"
 	case stateDiskFull:
 		return errs.Failed, "free some space on the server's disk"
+	case stateAbandoned:
+		return errs.Unavailable, "the daemon stood still for minutes; try again"
 	case stateStarting, stateShutdown, stateCrash:
 		return errs.Unavailable, "wait until PostgreSQL is up, and try again"
 	case stateNotInStandby:

@@ -58,6 +58,8 @@ type Driver struct {
 
 	refusal pgwire.Refusal // the newest limit that the server exceeded, for classify
 
+	abandoned time.Duration // abandonedAfter, but in tests
+
 	exported func(snapshot string) // for tests: called with the server's name of the snapshot being read
 }
 
@@ -86,7 +88,7 @@ func New(cfg Config) (*Driver, error) {
 	if err != nil {
 		return nil, errs.Wrap(errs.Failed, op, err)
 	}
-	d := &Driver{cfg: cfg, login: l, records: r}
+	d := &Driver{cfg: cfg, login: l, records: r, abandoned: abandonedAfter}
 	d.tools = &pgtools.Tools{Dirs: cfg.BinDirs, Owner: cfg.Owner, Inside: cfg.Inside, Private: cfg.Private}
 	d.Driver = database.NewDriver(r, engine{d})
 	return d, errs.Wrap(errs.Invalid, op, d.bind())

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
+	"time"
 	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
@@ -103,7 +105,8 @@ type reader struct {
 	d        *Driver
 	batch    *cas.Batch
 	like     *state
-	lead     *conn // the session that has the snapshot and the locks until its transaction ends
+	lead     *conn      // the session that has the snapshot and the locks until its transaction ends
+	reading  sync.Mutex // held by a goroutine that reads rows through lead
 	snapshot string
 	encoding string
 	m        *manifest
@@ -125,7 +128,9 @@ func (r *reader) run(ctx context.Context) (m *manifest, err error) {
 	group, gctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return r.schema(gctx) })
 	r.contents(gctx, group, rels)
-	if err := group.Wait(); err != nil {
+	done := make(chan error, 1)
+	go func() { done <- group.Wait() }()
+	if err := r.await(ctx, done); err != nil {
 		return nil, err
 	}
 	// Sequences are read last, so that they are at or after every value in the rows.
@@ -138,6 +143,23 @@ func (r *reader) run(ctx context.Context) (m *manifest, err error) {
 	err = r.lead.QueryRow(ctx, "SELECT pg_catalog.pg_current_wal_flush_lsn() >= $1::text::pg_lsn", lsnOf(r.m.Position)).Scan(&durable)
 	r.m.Identity.Durable = r.m.Identity.Durable || durable
 	return r.m, err
+}
+
+// await waits until the other sessions are done, and lets the server know meanwhile that the transaction is not abandoned.
+func (r *reader) await(ctx context.Context, done <-chan error) (err error) {
+	tick := time.NewTicker(r.d.abandoned / 6)
+	defer tick.Stop()
+	for {
+		select {
+		case e := <-done:
+			return errs.Also(e, err)
+		case <-tick.C:
+			if err == nil && r.reading.TryLock() {
+				err = r.lead.exec(ctx, "SELECT 1")
+				r.reading.Unlock()
+			}
+		}
+	}
 }
 
 func lsnOf(position string) string {
@@ -331,7 +353,11 @@ func (r *reader) contents(ctx context.Context, group *errgroup.Group, rels []*re
 	close(next)
 	group.Go(func() error { return r.blobs(ctx) })
 	if size <= few && r.encoding == utf8Encoding {
-		group.Go(func() error { return r.rest(ctx, r.lead, next) })
+		group.Go(func() error {
+			r.reading.Lock()
+			defer r.reading.Unlock()
+			return r.rest(ctx, r.lead, next)
+		})
 		return
 	}
 	for range min(r.d.cfg.Jobs, len(rels)) {

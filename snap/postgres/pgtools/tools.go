@@ -272,7 +272,7 @@ func environment(l pglogin.Settings, passfile string) []string {
 	env := []string{
 		"PATH=/usr/bin:/bin", "LC_ALL=C", "HOME=/nonexistent", "PGHOST=" + l.Host, "PGPORT=" + l.Port, "PGUSER=" + l.User,
 		"PGPASSFILE=" + passfile, "PGCONNECT_TIMEOUT=10", "PGAPPNAME=mulligan",
-		"PGOPTIONS=-c statement_timeout=0 -c default_transaction_read_only=off",
+		"PGOPTIONS=-c statement_timeout=0 -c default_transaction_read_only=off -c tcp_keepalives_idle=60 -c tcp_keepalives_interval=10 -c tcp_keepalives_count=6 -c tcp_user_timeout=600000",
 	}
 	for k, v := range l.TLS {
 		if v != "" {

@@ -1,0 +1,37 @@
+package mysql
+
+import (
+	"testing"
+	"time"
+
+	"mulligan/snap"
+)
+
+// The server ends what a daemon that stands still has begun when all tables are locked: the app can change its tables, and the exchange fails.
+func TestAbandoned(t *testing.T) {
+	s := newSubject(t, sharedServer(t))
+	check(t, s.capture("db-target"))
+	s.mutate(t, 1)
+	check(t, s.capture("db-base"))
+	stands, goOn, done := make(chan bool), make(chan bool), make(chan error, 1)
+	s.cfg.Failpoint = func(step string) error {
+		if step == "exchange" {
+			close(stands)
+			<-goOn
+		}
+		return nil
+	}
+	s.reopen(t)
+	s.driver.abandoned = time.Second
+	sw, err := s.driver.Prepare(t.Context(), snap.RestoreRequest{ID: "op-abandoned", Target: "db-target", Base: "db-base"})
+	check(t, err)
+	go func() { done <- sw.Commit(t.Context()) }()
+	<-stands
+	s.sql(t, s.db, "SET lock_wait_timeout = 150; ALTER TABLE parent ADD added INT")
+	close(goOn)
+	if err := <-done; err == nil {
+		t.Error("the exchange succeeded")
+	}
+	s.cfg.Failpoint = nil
+	s.sql(t, s.db, "SELECT added FROM parent")
+}
