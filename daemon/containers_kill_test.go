@@ -553,8 +553,8 @@ func (s *shop) started() string {
 	return s.Run(s.project.t, "/bin/sh", "-euc", `$0 inspect -f "{{.Id}} {{.State.StartedAt}}" $($0 ps -q --filter label=com.docker.compose.project=shop) | sort`, string(s.Kind))
 }
 
-// TestLongContainers compares a compose project with itself at 20 checkpoints, and kills what may be killed of it, of its engine and of daemons
-// during 60 rollbacks, with each engine and each way in which a database is captured. TestContainers is a sample of it.
+// TestLongContainers compares a compose project with itself at 10 checkpoints, and kills what may be killed of it, of its engine and of daemons
+// during 20 rollbacks, with each engine and each way in which a database is captured. TestContainers is a sample of it.
 func TestLongContainers(t *testing.T) {
 	t.Parallel()
 	testkit.NeedLong(t)
@@ -567,12 +567,12 @@ func TestLongContainers(t *testing.T) {
 					edits = wholeVolume
 				}
 				s := newShop(t, kind, by, edits...)
-				s.travel(20)
+				s.travel(10)
 				s.changed()
 				d := s.open(t)
 				s.remade(d, s.checkpoints()[0])
 				s.close(t, d)
-				s.killed(60, s.allSteps())
+				s.killed(20, s.allSteps())
 			})
 		}
 	}
