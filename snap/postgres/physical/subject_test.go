@@ -319,9 +319,13 @@ func largest(t testing.TB, dir string) (path string) {
 	return path
 }
 
-// Stored is what bases, kept folders and log take, all of which Delete drops at once.
+// Stored is what bases, kept folders and log take, all of which Delete drops at once. What the server has still to archive is waited for.
 func (s *subject) Stored(t *testing.T) int64 {
 	t.Helper()
+	testkit.Eventually(t, "the server archives its log", func() bool {
+		ready, err := filepath.Glob(filepath.Join(s.cfg.DataDir, "pg_wal/archive_status/*.ready"))
+		return err == nil && len(ready) == 0
+	})
 	var all []string
 	for _, dir := range []string{"bases", "forks", "archive"} {
 		entries, err := os.ReadDir(s.driver.store.path(dir))
