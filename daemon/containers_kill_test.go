@@ -387,13 +387,13 @@ func (s *shop) killed(kills int, steps map[string]int) {
 func (s *shop) look(what, before, target string, k strike, at []string) {
 	t := s.project.t
 	t.Helper()
-	defer func() {
-		if t.Failed() {
-			t.Logf("%s\nthe containers were\n%s\nand are\n%s", what, s.was, s.ids())
-		}
-	}()
 	d := s.open(t)
 	defer s.close(t, d)
+	defer func() {
+		if t.Failed() {
+			t.Logf("%s\nthe containers were\n%s\nand are\n%s\nproblems: %q", what, s.was, s.ids(), d.Status(root).Problems)
+		}
+	}()
 	if k.engine && k.late == 2 {
 		s.StartEngine(t)
 	}

@@ -120,7 +120,8 @@ func (p *Project) pausedByOthers(ctx context.Context, name string, s *container.
 }
 
 // resume lets a paused container go on. If the engine refuses, resume asks it for so long that its answer is not a late one, see [late]. Then the kernel is
-// asked: an engine that ended while it paused a container takes it for running afterwards, and cannot let it go on.
+// asked: an engine that ended while it paused a container takes it for running afterwards, and cannot let it go on; and one that ended while it let a container
+// go on takes it for paused.
 func (p *Project) resume(ctx context.Context, name string) error {
 	for until := time.Now().Add(late); ; {
 		_, err := p.e.api.ContainerUnpause(ctx, name, client.ContainerUnpauseOptions{})
@@ -135,23 +136,36 @@ func (p *Project) resume(ctx context.Context, name string) error {
 		case cause != nil:
 			return p.e.failure("unpause container "+name, cause)
 		case !s.Paused:
-			thaw, known := p.e.frozen(in.Container.ID)
-			if known && thaw == nil {
+			groups := p.e.groups(in.Container.ID)
+			if len(groups) > 0 && !anyFrozen(groups) {
 				return nil // somebody else has let it go on
 			}
 			if time.Now().After(until) {
-				if thaw == nil {
-					return nil
-				}
-				return errs.Wrap(errs.Failed, "let container "+name+" go on", thaw())
+				return errs.Wrap(errs.Failed, "let container "+name+" go on", thaw(groups))
 			}
 		case time.Now().After(until):
-			return p.e.failure("unpause container "+name, err)
+			groups := p.e.groups(in.Container.ID)
+			if len(groups) == 0 || anyFrozen(groups) {
+				return p.e.failure("unpause container "+name, err)
+			}
+			return p.unpauseThawed(ctx, name, groups)
 		}
 		if err := linger(ctx); err != nil {
 			return p.e.failure("unpause container "+name, err)
 		}
 	}
+}
+
+// unpauseThawed has the engine let a container go on that it takes for paused, and the kernel has not frozen. No engine does that with one that is not frozen, so
+// the kernel freezes the container for it.
+func (p *Project) unpauseThawed(ctx context.Context, name string, groups []group) error {
+	err := errs.Wrap(errs.Failed, "freeze container "+name, freeze(groups))
+	if err == nil {
+		_, err = p.e.api.ContainerUnpause(ctx, name, client.ContainerUnpauseOptions{})
+		err = p.e.failure("unpause container "+name, err)
+	}
+	// Not every group with the container's id in its name is the engine's to thaw.
+	return errs.Also(err, errs.Wrap(errs.Failed, "let container "+name+" go on", thaw(groups)))
 }
 
 // each does something for all names at once, and returns the errors.

@@ -99,6 +99,37 @@ func TestFrozenUnawares(t *testing.T) {
 	})
 }
 
+// TestThawedUnawares has the kernel let a container go on that its engine takes for paused: so an engine leaves it that ended in the middle of the end of a pause.
+// The engine takes it for running afterwards, and it stops at once.
+func TestThawedUnawares(t *testing.T) {
+	onEach(t, func(t *testing.T, s *stage) {
+		ctx := t.Context()
+		p := s.shop()
+		for _, end := range []func(*engine.Project) error{
+			func(p *engine.Project) error { return p.Thaw(ctx) },
+			func(p *engine.Project) error { return p.Stop(ctx) },
+		} {
+			_, err := p.Freeze(ctx, "shop_rows") // by a process that dies now
+			must(t, err)
+			group := s.group("shop-web-1")
+			must(t, os.WriteFile(group+"/cgroup.freeze", []byte("0"), 0))
+			testkit.Eventually(t, "the kernel lets it go on", func() bool { return !s.isFrozen(group) })
+			if _, err = s.api.ContainerUnpause(ctx, "shop-web-1", client.ContainerUnpauseOptions{}); err == nil {
+				t.Error("the engine lets a container go on that is not frozen")
+			}
+			p = s.e.Project(engine.ProjectConfig{Unit: "compose:shop", Members: s.members(), StateDir: stateOf(p)})
+			must(t, end(p))
+			if state := s.inspect("shop-web-1").State; state.Paused || state.Running && s.isFrozen(group) {
+				t.Errorf("the container is left paused: %+v", state)
+			}
+		}
+		s.runs()
+		if code := s.inspect("shop-web-1").State.ExitCode; code != 0 {
+			t.Errorf("the container ended with %d, not by its own will", code)
+		}
+	})
+}
+
 func (s *stage) members() []engine.Member {
 	s.t.Helper()
 	all, err := s.e.Members(s.t.Context(), "compose:shop")
