@@ -73,7 +73,8 @@ RACE := -race -gcflags=modernc.org/sqlite/lib=-race=false -gcflags=github.com/ze
 # Without paths in what is compiled, a new clone finds in Go's cache what another one left there; without what debuggers read, linking takes less.
 TEST_FLAGS := -trimpath -ldflags '-s -w' -count=1 -vet=off -p $(shell expr $$(nproc) + 1) -parallel $(shell nproc) -timeout 60m $(TAGS) -skip '^Test(Long|Soak)'
 
-# What takes longest begins first: else the last package runs alone.
+# What takes longest begins first: else the last package runs alone. The many small ones come after half of these: at the end, linking them would leave
+# the processors half idle.
 LONGEST := ./daemon ./snap/disk ./snap/postgres/physical ./snap/postgres/logical ./snap/files ./snap/mysql ./snap/redis ./snap/sqlite ./engine ./systemd ./snap/disk/rbd ./snap/cas ./mcpserver ./remote ./snap/files/watch ./snap/files/reflink
 # The tests of these packages drive the programs as users build them: without the race detector, which would watch the tests alone.
 PROGRAMS := ./cmd/mulligand ./packaging ./docs
@@ -93,9 +94,9 @@ SEED  := mkdir -p $(CACHE); run=$$(cat $(CACHE)/run 2>/dev/null || od -An -N2 -t
 # At the end: where the time went.
 test: deps
 	@$(SEED); export $(TEST_ENV) $(if $(ROOT),MULLIGAN_TEST_NOSKIP=1); mkdir -p bin; rm -f bin/test*.json; \
-	sum="$(GOTESTSUM) --format standard-quiet"; rest=$$(go list $(TAGS) ./... | grep -vxF "$$(go list $(TAGS) $(PROGRAMS))"); \
+	sum="$(GOTESTSUM) --format standard-quiet"; rest=$$(go list $(TAGS) ./... | grep -vxF "$$(go list $(TAGS) $(PROGRAMS) $(LONGEST))"); \
 	$$sum --jsonfile bin/test-programs.json --packages "$(PROGRAMS)" -- $(TEST_FLAGS) & programs=$$!; \
-	$$sum --jsonfile bin/test-rest.json --packages "$(LONGEST) $$rest" -- $(TEST_FLAGS) $(RACE); code=$$?; wait $$programs || code=1; \
+	$$sum --jsonfile bin/test-rest.json --packages "$(wordlist 1,8,$(LONGEST)) $$rest $(wordlist 9,99,$(LONGEST))" -- $(TEST_FLAGS) $(RACE); code=$$?; wait $$programs || code=1; \
 	cat bin/test-*.json >bin/test.json; echo "the slowest ten:"; $(GOTESTSUM) tool slowest --jsonfile bin/test.json --num 10 || exit 1; exit $$code
 
 # All kills, faults and flips of which make test takes samples. A run that was stopped goes on with
@@ -107,7 +108,7 @@ test-long: deps
 	@$(SEED); export $(TEST_ENV) $(if $(ROOT),MULLIGAN_TEST_NOSKIP=1) MULLIGAN_TEST_LONG=1 MULLIGAN_TEST_EVERY=$(EVERY) MULLIGAN_TEST_PART=$(PART); mkdir -p $(LONG); rm -f $(LONG)/*.txt; \
 	{ go list $(TAGS) $(firstword $(LONGEST)) $(PROGRAMS) $(LONGEST); go list $(TAGS) ./...; } | awk '!seen[$$0]++' | xargs -n 1 -P $(shell nproc) \
 	  sh -c 'log=$$1/$$(echo $$2 | tr / -); [ ! -e $$log.ok ] || exit 0; rm -f $$log.tally; \
-	    if MULLIGAN_TEST_TALLY=$$PWD/$$log.tally go test -count=1 -timeout 2h -parallel $(shell expr $$(nproc) \* 2) $(TAGS) -v -skip "^TestSoak" $$2 >$$log.txt 2>&1; \
+	    if MULLIGAN_TEST_TALLY=$$PWD/$$log.tally go test -trimpath -ldflags '\''-s -w'\'' -count=1 -vet=off -timeout 2h -parallel $(shell expr $$(nproc) \* 2) $(TAGS) -v -skip "^TestSoak" $$2 >$$log.txt 2>&1; \
 	    then tail -n 1 $$log.txt; mv $$log.txt $$log.ok; else echo "failed: $$2"; grep -E -A40 -e "--- FAIL|^panic|^FAIL" $$log.txt | head -200; fi' package $(LONG); \
 	cat $(LONG)/*.tally | awk '{n[$$1] += $$2} END {for (what in n) print n[what], what}'; \
 	failed=$$(ls $(LONG)/*.txt 2>/dev/null); [ -z "$$failed" ] || { echo "failed: $$failed"; exit 1; }; \

@@ -554,7 +554,7 @@ func (s *shop) started() string {
 }
 
 // TestLongContainers compares a compose project with itself at 10 checkpoints, and kills what may be killed of it, of its engine and of daemons
-// during 20 rollbacks, with each engine and each way in which a database is captured. TestContainers is a sample of it.
+// during 12 rollbacks, with each engine and each way in which a database is captured. TestContainers is a sample of it.
 func TestLongContainers(t *testing.T) {
 	t.Parallel()
 	testkit.NeedLong(t)
@@ -572,7 +572,7 @@ func TestLongContainers(t *testing.T) {
 				d := s.open(t)
 				s.remade(d, s.checkpoints()[0])
 				s.close(t, d)
-				s.killed(20, s.allSteps())
+				s.killed(12, s.allSteps())
 			})
 		}
 	}

@@ -409,7 +409,7 @@ func testPruneModel(t *testing.T, s servers) {
 	server := s.start(t)
 	rounds := 3
 	if testkit.Long() {
-		rounds = 40
+		rounds = 20
 	}
 	for range rounds {
 		m := &model{host: newHost(t, server.Endpoint), promised: []string{}}

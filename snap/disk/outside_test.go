@@ -67,7 +67,7 @@ func testAdministered(t *testing.T) {
 	a.take(t)
 	names := slices.Sorted(maps.Keys(works))
 	names = slices.DeleteFunc(names, func(name string) bool { return name == "resize off" && !long }) // testResizedWhileOff does that without a boot
-	for range atLeast(1, 6) {
+	for range atLeast(1, 3) {
 		a.rnd.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
 		for i, name := range names[:atLeast(5, len(names))] {
 			t.Log(name)

@@ -35,7 +35,7 @@ import (
 func testRightsStayWithContents(t *testing.T) {
 	histories := 15
 	if long() {
-		histories = 2000
+		histories = 1000
 	}
 	total := map[string]int{}
 	for i := range histories {

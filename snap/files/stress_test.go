@@ -165,7 +165,7 @@ func shorten(t *testing.T, dir string) {
 // filesystems, and the next run the next ones.
 func testStressed(t *testing.T) {
 	testkit.Need(t, "root", "stress-ng")
-	n := 2
+	n := 4
 	if testkit.Long() {
 		n = len(stressors)
 	}
@@ -174,9 +174,9 @@ func testStressed(t *testing.T) {
 		t.Run(kind.name, func(t *testing.T) {
 			dir := kind.make(t)
 			r := testkit.Rand(t)
-			for _, follow := range []bool{false, true} {
-				order := r.Perm(len(stressors))[:n]
-				stressTurns(t, dir+"/ws", follow, r, order)
+			order := r.Perm(len(stressors))[:n]
+			for i, part := range [][]int{order[:n/2], order[n/2:]} {
+				stressTurns(t, dir+"/ws", i == 1, r, part)
 			}
 		})
 	}

@@ -28,7 +28,7 @@ func long() bool { return testkit.Long() }
 func testTurnsOfTwoWriters(t *testing.T) {
 	turns := 16
 	if long() {
-		turns = 500
+		turns = 200
 	}
 	f, r := newFollowed(t), testkit.Rand(t)
 	for _, name := range []string{"one", "two"} {
