@@ -33,7 +33,7 @@ func testFlippedByte(t *testing.T) {
 	t.Parallel()
 	flips, free := 6, 1
 	if long() {
-		flips, free = 1200, 300
+		flips, free = 600, 150
 	}
 	w := newWorld(t, pgtest.Start(t, pgtest.Options{Dir: quickDir(t)}))
 	target, _ := w.twoPoints(t)
