@@ -73,8 +73,7 @@ RACE := -race -gcflags=modernc.org/sqlite/lib=-race=false -gcflags=github.com/ze
 # Without paths in what is compiled, a new clone finds in Go's cache what another one left there; without what debuggers read, linking takes less.
 TEST_FLAGS := -trimpath -ldflags '-s -w' -count=1 -vet=off -p $(shell expr $$(nproc) + 1) -parallel $(shell nproc) -timeout 60m $(TAGS) -skip '^Test(Long|Soak)'
 
-# What takes longest begins first: else the last package runs alone. The many small ones come after half of these: at the end, linking them would leave
-# the processors half idle.
+# What takes longest begins first: else the last package runs alone.
 LONGEST := ./daemon ./snap/disk ./snap/postgres/physical ./snap/postgres/logical ./snap/files ./snap/mysql ./snap/redis ./snap/sqlite ./engine ./systemd ./snap/disk/rbd ./snap/cas ./mcpserver ./remote ./snap/files/watch ./snap/files/reflink
 # The tests of these packages drive the programs as users build them: without the race detector, which would watch the tests alone.
 PROGRAMS := ./cmd/mulligand ./packaging ./docs
@@ -94,9 +93,9 @@ SEED  := mkdir -p $(CACHE); run=$$(cat $(CACHE)/run 2>/dev/null || od -An -N2 -t
 # At the end: where the time went.
 test: deps
 	@$(SEED); export $(TEST_ENV) $(if $(ROOT),MULLIGAN_TEST_NOSKIP=1); mkdir -p bin; rm -f bin/test*.json; \
-	sum="$(GOTESTSUM) --format standard-quiet"; rest=$$(go list $(TAGS) ./... | grep -vxF "$$(go list $(TAGS) $(PROGRAMS) $(LONGEST))"); \
+	sum="$(GOTESTSUM) --format standard-quiet"; rest=$$(go list $(TAGS) ./... | grep -vxF "$$(go list $(TAGS) $(PROGRAMS))"); \
 	$$sum --jsonfile bin/test-programs.json --packages "$(PROGRAMS)" -- $(TEST_FLAGS) & programs=$$!; \
-	$$sum --jsonfile bin/test-rest.json --packages "$(wordlist 1,8,$(LONGEST)) $$rest $(wordlist 9,99,$(LONGEST))" -- $(TEST_FLAGS) $(RACE); code=$$?; wait $$programs || code=1; \
+	$$sum --jsonfile bin/test-rest.json --packages "$(LONGEST) $$rest" -- $(TEST_FLAGS) $(RACE); code=$$?; wait $$programs || code=1; \
 	cat bin/test-*.json >bin/test.json; echo "the slowest ten:"; $(GOTESTSUM) tool slowest --jsonfile bin/test.json --num 10 || exit 1; exit $$code
 
 # All kills, faults and flips of which make test takes samples. A run that was stopped goes on with
