@@ -51,7 +51,8 @@ func (e *Engine) groups(id string) (all []group) {
 			continue
 		}
 		_ = filepath.WalkDir(f.root, func(path string, e fs.DirEntry, err error) error {
-			if err != nil || !e.IsDir() || !strings.Contains(e.Name(), id) {
+			// Podman's conmon, which watches a container from a group beside it, must never be left frozen.
+			if err != nil || !e.IsDir() || !strings.Contains(e.Name(), id) || strings.Contains(e.Name(), "conmon") {
 				return nil // groups come and go
 			}
 			at := filepath.Join(path, f.file)

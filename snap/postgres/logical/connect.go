@@ -16,6 +16,7 @@ import (
 
 	"mulligan/errs"
 	"mulligan/snap"
+	"mulligan/snap/postgres/pgtools"
 	"mulligan/snap/postgres/pgwire"
 )
 
@@ -39,10 +40,6 @@ SET synchronous_commit = on; SET client_min_messages = warning; SET default_tabl
 // transaction ends, nobody can change the tables that it has read.
 const abandonedAfter = 2 * time.Minute
 
-// sending limits how long the server keeps a connection whose other side is gone, and how long it waits for a client that takes no rows: most servers
-// do the former for two hours, and the latter without end.
-const sending = "; SET tcp_keepalives_idle = 60; SET tcp_keepalives_interval = 10; SET tcp_keepalives_count = 6; SET tcp_user_timeout = 600000"
-
 // connectTimeout bounds the time to open a session, and the time to close it.
 const connectTimeout = 10 * time.Second
 
@@ -58,7 +55,7 @@ func (d *Driver) connect(ctx context.Context, db string) (*conn, error) {
 	}
 	out := &conn{Conn: c, db: db}
 	limits := fmt.Sprintf("; SET lock_timeout = %d; SET idle_in_transaction_session_timeout = %d", d.cfg.LockTimeout.Milliseconds(), d.abandoned.Milliseconds())
-	if err := out.exec(ctx, session+limits+sending); err != nil {
+	if err := out.exec(ctx, session+limits+"; SET "+strings.Join(pgtools.Patience, "; SET ")); err != nil {
 		out.close()
 		return nil, err
 	}

@@ -188,6 +188,10 @@ type Command struct {
 	Harmless func(stderr string) bool
 }
 
+// Patience are the settings that limit how long a server keeps the connection of a client that is gone, and how long it waits for a client that takes
+// no rows: most servers do the former for two hours, and the latter without end.
+var Patience = []string{"tcp_keepalives_idle=60", "tcp_keepalives_interval=10", "tcp_keepalives_count=6", "tcp_user_timeout=600000"}
+
 // ToDatabase returns the argument that has a tool connect to a database. The kernel asks a server that sends nothing for a minute whether it
 // is still there, as it does for the daemon's own connections; without that, a tool would notice after two hours that the network is gone.
 func ToDatabase(name string) string {
@@ -272,7 +276,7 @@ func environment(l pglogin.Settings, passfile string) []string {
 	env := []string{
 		"PATH=/usr/bin:/bin", "LC_ALL=C", "HOME=/nonexistent", "PGHOST=" + l.Host, "PGPORT=" + l.Port, "PGUSER=" + l.User,
 		"PGPASSFILE=" + passfile, "PGCONNECT_TIMEOUT=10", "PGAPPNAME=mulligan",
-		"PGOPTIONS=-c statement_timeout=0 -c default_transaction_read_only=off -c tcp_keepalives_idle=60 -c tcp_keepalives_interval=10 -c tcp_keepalives_count=6 -c tcp_user_timeout=600000",
+		"PGOPTIONS=-c statement_timeout=0 -c default_transaction_read_only=off -c " + strings.Join(Patience, " -c "),
 	}
 	for k, v := range l.TLS {
 		if v != "" {
