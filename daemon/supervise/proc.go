@@ -162,14 +162,17 @@ func members(rec record, known ...proc) ([]proc, error) {
 		in[k.PID] = k.alive()
 	}
 	self := os.Getpid()
+	other := func(p proc) bool { return p.PID != self && !in[p.PID] }
+	for _, p := range list {
+		inSession := session > 0 && p.session == session && p.Start >= rec.Start
+		if other(p) && (inSession || p.marked(rec.Run)) {
+			in[p.PID] = true
+		}
+	}
 	for again := true; again; { // repeat until no new child of a member is found
 		again = false
 		for _, p := range list {
-			if in[p.PID] || p.PID == self {
-				continue
-			}
-			inSession := session > 0 && p.session == session && p.Start >= rec.Start
-			if inSession || in[p.parent] || p.marked(rec.Run) {
+			if other(p) && in[p.parent] {
 				in[p.PID], again = true, true
 			}
 		}

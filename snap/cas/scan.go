@@ -138,7 +138,7 @@ func (s *scanner) take(rec *record, off int64) {
 
 // find returns the offset of the next valid record header at or after off, or size if there is none.
 func (s *scanner) find(off int64) (int64, error) {
-	buf := make([]byte, 256<<10)
+	buf := make([]byte, max(0, min(256<<10, s.size-off)))
 	for off < s.size {
 		p := buf[:min(int64(len(buf)), s.size-off)]
 		if err := readFull(s.r, p, off); err != nil {

@@ -88,7 +88,7 @@ func (x *Index) Add(open Opener, src Source, check func(*os.File) error) error {
 		return err
 	}
 	defer f.Close() // it was only read
-	sum, buf := blake3.New(), make([]byte, pieceSize)
+	sum, buf := blake3.New(), make([]byte, min(pieceSize, src.Size))
 	var refs []snap.Hash
 	if x.at == nil {
 		x.at = map[snap.Hash]place{}
@@ -200,7 +200,7 @@ func (c *Contents) read(h snap.Hash, p place) (data []byte, err error) {
 		}
 		c.path = p.src.At
 	}
-	data, err = read(c.f, p.src, p.off, make([]byte, pieceSize))
+	data, err = read(c.f, p.src, p.off, make([]byte, min(pieceSize, p.src.Size-p.off)))
 	if err == nil && cas.BlobHash(data) != h {
 		err = errChanged(p.src.At)
 	}
