@@ -71,7 +71,8 @@ deps:
 # make lint vets.
 RACE := -race -gcflags=modernc.org/sqlite/lib=-race=false -gcflags=github.com/zeebo/blake3/...=-race=false
 # Without paths in what is compiled, a new clone finds in Go's cache what another one left there; without what debuggers read, linking takes less.
-TEST_FLAGS := -trimpath -ldflags '-s -w' -count=1 -vet=off -p $(shell expr $$(nproc) + 1) -parallel $(shell nproc) -timeout 60m $(TAGS) -skip '^Test(Long|Soak)'
+TEST_BUILD := -trimpath -ldflags "-s -w" -count=1 -vet=off $(TAGS)
+TEST_FLAGS := $(TEST_BUILD) -p $(shell expr $$(nproc) + 1) -parallel $(shell nproc) -timeout 60m -skip '^Test(Long|Soak)'
 
 # What takes longest begins first: else the last package runs alone.
 LONGEST := ./daemon ./snap/disk ./snap/postgres/physical ./snap/postgres/logical ./snap/files ./snap/mysql ./snap/redis ./snap/sqlite ./engine ./systemd ./snap/disk/rbd ./snap/cas ./mcpserver ./remote ./snap/files/watch ./snap/files/reflink
@@ -107,7 +108,7 @@ test-long: deps
 	@$(SEED); export $(TEST_ENV) $(if $(ROOT),MULLIGAN_TEST_NOSKIP=1) MULLIGAN_TEST_LONG=1 MULLIGAN_TEST_EVERY=$(EVERY) MULLIGAN_TEST_PART=$(PART); mkdir -p $(LONG); rm -f $(LONG)/*.txt; \
 	{ go list $(TAGS) $(firstword $(LONGEST)) $(PROGRAMS) $(LONGEST); go list $(TAGS) ./...; } | awk '!seen[$$0]++' | xargs -n 1 -P $(shell nproc) \
 	  sh -c 'log=$$1/$$(echo $$2 | tr / -); [ ! -e $$log.ok ] || exit 0; rm -f $$log.tally; \
-	    if MULLIGAN_TEST_TALLY=$$PWD/$$log.tally go test -trimpath -ldflags '\''-s -w'\'' -count=1 -vet=off -timeout 2h -parallel $(shell expr $$(nproc) \* 2) $(TAGS) -v -skip "^TestSoak" $$2 >$$log.txt 2>&1; \
+	    if MULLIGAN_TEST_TALLY=$$PWD/$$log.tally go test $(TEST_BUILD) -timeout 2h -parallel $(shell expr $$(nproc) \* 2) -v -skip "^TestSoak" $$2 >$$log.txt 2>&1; \
 	    then tail -n 1 $$log.txt; mv $$log.txt $$log.ok; else echo "failed: $$2"; grep -E -A40 -e "--- FAIL|^panic|^FAIL" $$log.txt | head -200; fi' package $(LONG); \
 	cat $(LONG)/*.tally | awk '{n[$$1] += $$2} END {for (what in n) print n[what], what}'; \
 	failed=$$(ls $(LONG)/*.txt 2>/dev/null); [ -z "$$failed" ] || { echo "failed: $$failed"; exit 1; }; \

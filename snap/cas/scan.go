@@ -136,9 +136,9 @@ func (s *scanner) take(rec *record, off int64) {
 	s.durable = max(s.durable, min(c.durable, off))
 }
 
-// find returns the offset of the next valid record header at or after off, or size if there is none.
+// find returns the offset of the next valid record header at or after off, which is at most size, or size if there is none.
 func (s *scanner) find(off int64) (int64, error) {
-	buf := make([]byte, max(0, min(256<<10, s.size-off)))
+	buf := make([]byte, min(256<<10, s.size-off))
 	for off < s.size {
 		p := buf[:min(int64(len(buf)), s.size-off)]
 		if err := readFull(s.r, p, off); err != nil {
