@@ -498,6 +498,7 @@ func other(calls []string, call string) string {
 var offenders = []sysfault.Fault{
 	{Call: "read /proc/sys/kernel/random/boot_id", Nth: 1}, {Call: "read /proc/sys/kernel/random/boot_id", Nth: 2},
 	{Call: "open /proc/#/stat", Nth: 200},
+	{Call: "sync state/apps/app-#/run", Nth: 1},
 }
 
 // pickCalls chooses the calls to fail: in a long run the first of each kind and one that is drawn (and with EVERY=1 the last); else one of some kinds.

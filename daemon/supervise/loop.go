@@ -182,8 +182,10 @@ func (p *Process) stop() error {
 		return err
 	}
 	if rec.Up {
+		before := rec
 		rec.Up, rec.Failed, rec.Result = false, false, "success"
 		if err := p.save(rec); err != nil { // before the first signal, so that nothing restarts the command
+			_ = p.save(before) // err is the error to return; close tries again
 			return err
 		}
 	}

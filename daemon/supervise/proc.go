@@ -164,8 +164,8 @@ func members(rec record, known ...proc) ([]proc, error) {
 	self := os.Getpid()
 	other := func(p proc) bool { return p.PID != self && !in[p.PID] }
 	for _, p := range list {
-		inSession := session > 0 && p.session == session && p.Start >= rec.Start
-		if other(p) && (inSession || p.marked(rec.Run)) {
+		// Nothing that started before the command is of its run: most processes of a host need no further look.
+		if other(p) && p.Start >= rec.Start && (session > 0 && p.session == session || p.marked(rec.Run)) {
 			in[p.PID] = true
 		}
 	}

@@ -28,18 +28,19 @@ type record struct {
 	Result   string    `json:"result"` // how the command ended last
 }
 
-// save writes rec durably.
+// save writes rec durably. After an error the file may have rec or what it had before.
 func (p *Process) save(rec record) error {
 	text, err := json.Marshal(rec)
 	if err != nil {
 		return err
 	}
-	if err := durable.WriteFile(filepath.Join(p.cfg.StateDir, "run.json"), text, 0o600); err != nil {
+	err = durable.WriteFile(filepath.Join(p.cfg.StateDir, "run.json"), text, 0o600)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.unsure = err != nil; p.unsure {
 		return errs.Wrap(errs.Failed, "record the run", err)
 	}
-	p.mu.Lock()
 	p.rec = rec
-	p.mu.Unlock()
 	return nil
 }
 

@@ -75,6 +75,7 @@ type Process struct {
 	mu     sync.Mutex
 	status systemd.Status
 	rec    record // written only by the goroutine
+	unsure bool   // the file of the record may say something else: writing it failed
 
 	// The fields below are used only by the goroutine.
 	child    *child           // the running command, or nil
@@ -184,7 +185,10 @@ func (p *Process) close() error {
 		close(p.quit)
 		<-p.ended
 		p.out.close()
-		err = p.lock.Close()
+		if p.unsure { // else the next Process could take what runs for what is to be stopped
+			err = p.save(p.rec)
+		}
+		err = errors.Join(err, p.lock.Close())
 	})
 	return err
 }

@@ -22,6 +22,7 @@ import (
 	"mulligan/privsep"
 	"mulligan/systemd"
 	"mulligan/testkit"
+	"mulligan/testkit/sysfault"
 )
 
 const patience = testkit.Patience
@@ -56,7 +57,23 @@ func TestMain(m *testing.M) {
 	}
 	st, _ := p.State(context.Background())
 	fmt.Println("pid", st.MainPID)
+	if os.Getenv("SUPERVISE_STOP") != "" {
+		stopAndOpen(p)
+	}
 	select {}
+}
+
+// stopAndOpen stops the command as soon as it is told to, and opens its supervision anew, as when an app's settings change. It
+// prints the error of the stop, and how the command is then.
+func stopAndOpen(p *Process) {
+	_, err := os.Stdin.Read(make([]byte, 1))
+	refused := p.Stop(context.Background())
+	if p, err = open(p.cfg, quick); err != nil {
+		fmt.Println(err)
+		return
+	}
+	st, _ := p.State(context.Background())
+	fmt.Printf("%s %d %v\n", st.Active, st.MainPID, refused)
 }
 
 // script is the configuration of a shell script.
@@ -459,6 +476,67 @@ func TestAdoption(t *testing.T) {
 	must(t, unix.Kill(pid, unix.SIGKILL)) // an adopted one is watched like any other
 	until(t, "restarted", func() bool { st := state(t, p); return st.Running() && st.Restarts == 1 && st.MainPID != pid })
 	must(t, p.Stop(t.Context()))
+}
+
+// TestStopThatIsNotRecorded has writing the record of a stop fail when the file is there already. Then nothing is stopped, by later
+// daemons neither.
+func TestStopThatIsNotRecorded(t *testing.T) {
+	dir, text := t.TempDir(), "exec sleep 1000"
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), "SUPERVISE_DIR="+dir, "SUPERVISE_SCRIPT="+text, "SUPERVISE_STOP=1")
+	stdin, err := cmd.StdinPipe()
+	must(t, err)
+	stdout, err := cmd.StdoutPipe()
+	must(t, err)
+	out := bufio.NewReader(stdout)
+	p, err := sysfault.Start(cmd, sysfault.Options{})
+	must(t, err)
+	var pid int
+	if line, err := out.ReadString('\n'); err != nil {
+		t.Fatal(err)
+	} else if _, err := fmt.Sscanf(line, "pid %d\n", &pid); err != nil {
+		t.Fatalf("the daemon said %q", line)
+	}
+	p.Arm(sysfault.Fault{Call: "sync " + dir, Nth: 1, Errno: unix.EIO})
+	_, err = stdin.Write([]byte{0})
+	must(t, err)
+	line, err := out.ReadString('\n')
+	must(t, err)
+	if seen := p.Disarm(); !seen.Hit {
+		t.Fatalf("no fault happened: %q", seen.Calls)
+	}
+	if !strings.HasPrefix(line, fmt.Sprintf("active %d ", pid)) || !strings.Contains(line, "record the run") {
+		t.Errorf("the daemon says %q, want that %d is active, and an error", line, pid)
+	}
+	must(t, p.Process.Kill())
+	p.Wait()
+	later := supervise(t, script(dir, text))
+	if st := state(t, later); !st.Running() || st.MainPID != pid {
+		t.Errorf("a later daemon says %+v, want that %d runs", st, pid)
+	}
+	must(t, later.Stop(t.Context()))
+}
+
+// TestRecordIsWrittenAtTheEnd has the record of a stop and the one before it not be written, with the file having the former: the end of the
+// supervision writes the latter.
+func TestRecordIsWrittenAtTheEnd(t *testing.T) {
+	cfg := script(t.TempDir(), "exec sleep 1000")
+	p := supervise(t, cfg)
+	must(t, p.Start(t.Context()))
+	before := state(t, p)
+	file := filepath.Join(cfg.StateDir, "run.json")
+	must(t, os.Mkdir(file+".tmp", 0o700)) // where the new record would be written
+	wantErr(t, p.Stop(t.Context()), errs.Failed, "record the run")
+	must(t, os.Remove(file+".tmp"))
+	text, err := os.ReadFile(file)
+	must(t, err)
+	must(t, os.WriteFile(file, []byte(strings.Replace(string(text), `"up":true`, `"up":false`, 1)), 0o600))
+	must(t, p.Close())
+	again := supervise(t, cfg)
+	if st := state(t, again); !st.Running() || st.MainPID != before.MainPID {
+		t.Errorf("%+v, want that %d runs", st, before.MainPID)
+	}
+	must(t, again.Stop(t.Context()))
 }
 
 // TestCrashBetween rewinds the record to each point of a start and a stop at
