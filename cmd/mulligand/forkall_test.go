@@ -70,7 +70,7 @@ func (a wholeApp) change(t *testing.T, r *rand.Rand, n int, word string) {
 	if err := os.WriteFile(filepath.Join(a.ws, "page.html"), []byte(word), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	shell(t, a.ws, `g() { git -c 'safe.directory=*' "$@"; }; g add -A && g commit -qm "$1" && chown -R --reference=. .`, word)
+	shell(t, a.ws, `g() { git -c 'safe.directory=*' "$@"; }; g add -A && g commit -qm "$1" && chown -R --from=root --reference=. .`, word)
 	for _, s := range a.servers {
 		for range max(1, n/5/60) {
 			a.client(t, s.write, s.kind.write(r, word))
