@@ -210,10 +210,20 @@ func (sh *shell) run(s step) {
 	}
 }
 
-// shown is what a terminal shows of a line: a carriage return writes over it.
+// shown is what a terminal shows of a line: a carriage return writes over it, and the progress of what takes long is erased so.
 func shown(line string) string {
 	line = strings.TrimRight(line, "\r\n")
-	return strings.TrimRight(line[strings.LastIndexByte(line, '\r')+1:], " ")
+	return strings.TrimRight(strings.TrimPrefix(line[strings.LastIndexByte(line, '\r')+1:], "\x1b[K"), " ")
+}
+
+func TestShown(t *testing.T) {
+	for line, want := range map[string]string{
+		"cp-1\r\n": "cp-1", "stop\rstop done \r\n": "stop done", "\r\x1b[K  sent: 1\r\x1b[Kcp-1\r\n": "cp-1", "\r\x1b[K  sent: 1\r\x1b[K\r\n": "",
+	} {
+		if got := shown(line); got != want {
+			t.Errorf("%q is shown as %q, want %q", line, got, want)
+		}
+	}
 }
 
 // compare tells where the output is other than the page says. A page that says

@@ -46,7 +46,8 @@ var faults = []fault{
 	{"a database in another's folder is admitted", "daemon/registry/admit.go", " || f.UID != who.UID ||", " ||", "TestOwners$", "./daemon"},
 	{"a damaged checkpoint is pruned", "daemon/checkpoint/prune.go", "Protected: cp.Damaged != \"\" || slices", "Protected: slices", "DamagedRecordIsKept", "./daemon"},
 	{"the journal of an open turn is trimmed", "daemon/checkpoint/prune.go", "if (rec.EndedAt == nil || allowed[i] && alive(rec)) && rec.Start", "if (allowed[i] && alive(rec)) && rec.Start", ".", "./daemon/checkpoint"},
-	{"a stop is not recorded before the signal", "daemon/supervise/loop.go", "		if err := p.save(rec); err != nil { // before the first signal, so that nothing restarts the command\n			return err\n		}\n", "		p.rec = rec\n", "Stubborn", "./daemon/supervise"},
+	{"a stop is not recorded before the signal", "daemon/supervise/loop.go", "		if err := p.save(rec); err != nil { // before the first signal, so that nothing restarts the command\n			_ = p.save(before) // err is the error to return; close tries again\n			return err\n		}\n", "		_, p.rec = before, rec\n", "Stubborn", "./daemon/supervise"},
+	{"a stop that was refused stays recorded", "daemon/supervise/loop.go", "_ = p.save(before)", "_ = before", "NotRecorded", "./daemon/supervise"},
 	{"an aside may write to what its container has mounted", "engine/aside.go", "m.Source+\":\"+m.Destination+\":ro\"", "m.Source+\":\"+m.Destination", "Aside", "./engine"},
 	{"a volume is filled below a running container", "snap/volume/volume.go", "	own, strangers, err := d.keeper.Users(ctx, d.name)\n	if all := append(own, strangers...); err == nil && len(all) > 0 {", "	own, strangers, err := d.keeper.Users(ctx, d.name)\n	if all := append(own, strangers...); err == nil && len(all) > 9 {", "Seed", "./snap/volume"},
 }
