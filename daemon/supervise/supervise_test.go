@@ -57,23 +57,13 @@ func TestMain(m *testing.M) {
 	}
 	st, _ := p.State(context.Background())
 	fmt.Println("pid", st.MainPID)
-	if os.Getenv("SUPERVISE_STOP") != "" {
-		stopAndOpen(p)
+	if os.Getenv("SUPERVISE_STOP") != "" { // as soon as it is told to
+		_, _ = os.Stdin.Read(make([]byte, 1))
+		err := p.Stop(context.Background())
+		st, _ := p.State(context.Background())
+		fmt.Println(st.Active, st.MainPID, err)
 	}
 	select {}
-}
-
-// stopAndOpen stops the command as soon as it is told to, and opens its supervision anew, as when an app's settings change. It
-// prints the error of the stop, and how the command is then.
-func stopAndOpen(p *Process) {
-	_, err := os.Stdin.Read(make([]byte, 1))
-	refused := p.Stop(context.Background())
-	if p, err = open(p.cfg, quick); err != nil {
-		fmt.Println(err)
-		return
-	}
-	st, _ := p.State(context.Background())
-	fmt.Printf("%s %d %v\n", st.Active, st.MainPID, refused)
 }
 
 // script is the configuration of a shell script.
@@ -478,8 +468,8 @@ func TestAdoption(t *testing.T) {
 	must(t, p.Stop(t.Context()))
 }
 
-// TestStopThatIsNotRecorded has writing the record of a stop fail when the file is there already. Then nothing is stopped, by later
-// daemons neither.
+// TestStopThatIsNotRecorded has writing the record of a stop fail when the file is there already. Then nothing is stopped, by the
+// next daemon neither.
 func TestStopThatIsNotRecorded(t *testing.T) {
 	dir, text := t.TempDir(), "exec sleep 1000"
 	cmd := exec.Command(os.Args[0])
@@ -510,11 +500,11 @@ func TestStopThatIsNotRecorded(t *testing.T) {
 	}
 	must(t, p.Process.Kill())
 	p.Wait()
-	later := supervise(t, script(dir, text))
-	if st := state(t, later); !st.Running() || st.MainPID != pid {
-		t.Errorf("a later daemon says %+v, want that %d runs", st, pid)
+	next := supervise(t, script(dir, text))
+	if st := state(t, next); !st.Running() || st.MainPID != pid {
+		t.Errorf("the next daemon says %+v, want that %d runs", st, pid)
 	}
-	must(t, later.Stop(t.Context()))
+	must(t, next.Stop(t.Context()))
 }
 
 // TestRecordIsWrittenAtTheEnd has the record of a stop and the one before it not be written, with the file having the former: the end of the
