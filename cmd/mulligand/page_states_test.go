@@ -180,9 +180,9 @@ func testPageOfThousands(t *testing.T) {
 	b.do(chromedp.Evaluate(`document.querySelectorAll(".cp").forEach((row) => { row.kept = true; }); window.asked = []; 0`, nil))
 	b.click("button", "Show older")
 	b.until("400 rows, of which the first 200 are as they were", `document.querySelectorAll(".cp").length === 400 && [...document.querySelectorAll(".cp")].filter((row) => row.kept).length === 200`)
-	b.until("one request for older ones, for the next 200", `(() => { // when its feed opens, the page asks for the newest once more
+	b.until("a request for the next 200", `(() => { // and one more, if the newest were being asked for when the button was pressed, as they are when the feed opens
 		const older = asked.filter((query) => query.includes("before="));
-		return older.length === 1 && older[0].includes("limit=200"); })()`)
+		return older.length >= 1 && older.length <= 2 && older.every((query) => query.includes("limit=200")); })()`)
 	b.until("the first of the new rows to have the focus", `document.activeElement.closest(".cp").textContent.includes("note 2800")`)
 	b.press("k")
 	b.until("the row before to have the focus", `document.activeElement.closest(".cp").textContent.includes("note 2801")`)
