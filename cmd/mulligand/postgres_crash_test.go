@@ -183,8 +183,12 @@ func (a *dbApp) needsBase(t *testing.T) {
 // before or as asked, and each checkpoint that was listed brings back its state.
 func TestLongKillPostgres(t *testing.T) {
 	testkit.NeedLong(t)
+	t.Parallel()
 	for _, owned := range []bool{false, true} {
-		t.Run(fmt.Sprintf("owned=%t", owned), func(t *testing.T) { newDBApp(t, owned).survivesKills(t, 30) })
+		t.Run(fmt.Sprintf("owned=%t", owned), func(t *testing.T) {
+			t.Parallel()
+			newDBApp(t, owned).survivesKills(t, len(testkit.Sample(t, "kills", 30, 1)))
+		})
 	}
 }
 
@@ -207,6 +211,7 @@ func (a *dbApp) survivesKills(t *testing.T, rounds int) {
 			delete(a.words, id)
 		}
 	}
+	testkit.Tally(t, "kills", rounds)
 	for _, id := range slices.Collect(maps.Keys(a.words)) { // each adds one
 		a.goTo(t, id)
 	}
