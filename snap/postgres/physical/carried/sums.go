@@ -16,7 +16,7 @@ func hex(p []byte) string { return hexa.EncodeToString(p) }
 func Listed(list []byte, dir string) (files []Source, err error) {
 	for line := range strings.Lines(string(list)) {
 		var s Source
-		if _, err := fmt.Sscanf(line, "%s %d %q", &s.Sum, &s.Size, &s.Path); err != nil || !filepath.IsLocal(s.Path) {
+		if _, err := fmt.Sscanf(line, "%s %d %q", &s.Sum, &s.Size, &s.Path); err != nil || s.Size < 0 || !filepath.IsLocal(s.Path) {
 			return nil, errs.New(errs.Corrupt, "", "the list of a base copy's files is damaged")
 		}
 		s.At, s.Upto = filepath.Join(dir, s.Path), s.Size
