@@ -65,8 +65,8 @@ deps:
 # servers, disks and guests: one package more at a time than there are processors, besides those of the programs, and in each as many tests
 # as there are processors.
 # The race detector watches Go's memory. SQLite and the C library that it uses, translated from C, keep theirs outside of it: watching
-# that finds nothing and takes three times as long. BLAKE3 and compression compute on what they are given alone, and take three times as long
-# as well. Not more packages than those: one with generic code that others use too, a sync.Map for instance, can be where
+# that finds nothing and takes up to three times as long. BLAKE3 and compression compute on what they are given alone; watching them
+# costs as much. Not more packages than those: one with generic code that others use too, a sync.Map for instance, can be where
 # the linker takes that code from, without the detector, for the whole program; and then races are reported that are none.
 # make lint vets.
 UNWATCHED := modernc.org/sqlite/lib modernc.org/libc/... modernc.org/memory github.com/zeebo/blake3/... github.com/klauspost/compress/...

@@ -42,10 +42,14 @@ func (p *Process) loop(first func() error) {
 	}
 }
 
-// resume finds out from the record what an earlier daemon left, and returns the work that remains.
-func (p *Process) resume() (first func() error, err error) {
+// resume finds out from the record what an earlier daemon left, and returns the work that remains. before is the Process of this
+// daemon that supervised the command until now, or nil.
+func (p *Process) resume(before *Process) (first func() error, err error) {
 	nothing := func() error { return nil }
 	rec, err := p.load()
+	if before != nil && before.unsure {
+		rec, err, p.unsure = before.rec, nil, true
+	}
 	if err != nil {
 		return nil, err
 	}

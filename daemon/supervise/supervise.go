@@ -115,7 +115,8 @@ func open(cfg Config, t timings) (*Process, error) {
 	}
 	charge.Lock()
 	defer charge.Unlock()
-	if before := charge.of[cfg.StateDir]; before != nil {
+	before := charge.of[cfg.StateDir]
+	if before != nil {
 		if err := before.close(); err != nil {
 			return nil, errs.Wrap(errs.Failed, "supervise "+cfg.Name, err)
 		}
@@ -128,7 +129,7 @@ func open(cfg Config, t timings) (*Process, error) {
 		cfg: cfg, time: t, lock: lock,
 		requests: make(chan request), quit: make(chan struct{}), ended: make(chan struct{}),
 	}
-	first, err := p.resume()
+	first, err := p.resume(before)
 	if err != nil {
 		p.out.close()
 		return nil, errors.Join(errs.Wrap(errs.Failed, "supervise "+cfg.Name, err), lock.Close())
@@ -185,10 +186,10 @@ func (p *Process) close() error {
 		close(p.quit)
 		<-p.ended
 		p.out.close()
-		if p.unsure { // else the next Process could take what runs for what is to be stopped
-			err = p.save(p.rec)
+		if p.unsure { // else a later daemon could take what runs for what is to be stopped
+			_ = p.save(p.rec) // on a full disk the file is often right; the next Process of this daemon takes p.rec
 		}
-		err = errors.Join(err, p.lock.Close())
+		err = p.lock.Close()
 	})
 	return err
 }

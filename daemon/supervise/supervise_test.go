@@ -468,8 +468,8 @@ func TestAdoption(t *testing.T) {
 	must(t, p.Stop(t.Context()))
 }
 
-// TestStopThatIsNotRecorded has writing the record of a stop fail when the file is there already. Then nothing is stopped, by the
-// next daemon neither.
+// TestStopThatIsNotRecorded has a stop fail when the file of its record was replaced and its folder cannot be synced. The command goes
+// on then, also beneath the next daemon.
 func TestStopThatIsNotRecorded(t *testing.T) {
 	dir, text := t.TempDir(), "exec sleep 1000"
 	cmd := exec.Command(os.Args[0])
@@ -507,26 +507,36 @@ func TestStopThatIsNotRecorded(t *testing.T) {
 	must(t, next.Stop(t.Context()))
 }
 
-// TestRecordIsWrittenAtTheEnd has the record of a stop and the one before it not be written, with the file having the former: the end of the
-// supervision writes the latter.
-func TestRecordIsWrittenAtTheEnd(t *testing.T) {
-	cfg := script(t.TempDir(), "exec sleep 1000")
-	p := supervise(t, cfg)
-	must(t, p.Start(t.Context()))
-	before := state(t, p)
-	file := filepath.Join(cfg.StateDir, "run.json")
-	must(t, os.Mkdir(file+".tmp", 0o700)) // where the new record would be written
-	wantErr(t, p.Stop(t.Context()), errs.Failed, "record the run")
-	must(t, os.Remove(file+".tmp"))
-	text, err := os.ReadFile(file)
-	must(t, err)
-	must(t, os.WriteFile(file, []byte(strings.Replace(string(text), `"up":true`, `"up":false`, 1)), 0o600))
-	must(t, p.Close())
-	again := supervise(t, cfg)
-	if st := state(t, again); !st.Running() || st.MainPID != before.MainPID {
-		t.Errorf("%+v, want that %d runs", st, before.MainPID)
+// TestRefusedStopInTheRecord has a stop fail whose record could neither be written wholly nor taken back: the file says that the command is
+// to be stopped, and it is not. The end of the supervision mends the file. Where it cannot, the next Process of the same daemon
+// knows better than the file.
+func TestRefusedStopInTheRecord(t *testing.T) {
+	for _, mended := range []bool{true, false} {
+		t.Run(fmt.Sprintf("mended=%t", mended), func(t *testing.T) {
+			cfg := script(t.TempDir(), "exec sleep 1000")
+			p := supervise(t, cfg)
+			must(t, p.Start(t.Context()))
+			before := state(t, p)
+			file := filepath.Join(cfg.StateDir, "run.json")
+			must(t, os.Mkdir(file+".tmp", 0o700)) // where the new record would be written
+			wantErr(t, p.Stop(t.Context()), errs.Failed, "record the run")
+			text, err := os.ReadFile(file)
+			must(t, err)
+			must(t, os.WriteFile(file, []byte(strings.Replace(string(text), `"up":true`, `"up":false`, 1)), 0o600))
+			if mended {
+				must(t, os.Remove(file+".tmp"))
+				must(t, p.Close())
+			}
+			again := supervise(t, cfg)
+			if st := state(t, again); !st.Running() || st.MainPID != before.MainPID {
+				t.Errorf("%+v, want that %d runs", st, before.MainPID)
+			}
+			if !mended {
+				must(t, os.Remove(file+".tmp"))
+			}
+			must(t, again.Stop(t.Context()))
+		})
 	}
-	must(t, again.Stop(t.Context()))
 }
 
 // TestCrashBetween rewinds the record to each point of a start and a stop at
