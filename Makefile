@@ -47,7 +47,8 @@ static:
 # npm brings the MCP Inspector; where it is there already, from wherever, Debian's is not wanted.
 PACKAGES    += $(if $(shell command -v npm),,npm)
 
-# The Debian packages that tests use; only root can install what is missing.
+# The Debian packages that tests use; only root can install what is missing. The kernel is for guests, which have an initramfs
+# of their own: none is made of it here.
 deps:
 	@there=$$(dpkg-query -W -f '/$${Package}/$${db:Status-Status}/ ' $(PACKAGES) 2>/dev/null || true); \
 	missing=; for p in $(PACKAGES); do case $$there in */$$p/installed/*) ;; *) missing="$$missing $$p" ;; esac; done; \
@@ -57,7 +58,7 @@ deps:
 	fi; \
 	echo "deps: installing$$missing"; \
 	log=$$(mktemp); \
-	{ apt-get -q update && DEBIAN_FRONTEND=noninteractive apt-get -q -y --no-install-recommends install $$missing; } >$$log 2>&1 \
+	{ apt-get -q update && INITRD=No DEBIAN_FRONTEND=noninteractive apt-get -q -y --no-install-recommends install $$missing; } >$$log 2>&1 \
 	  || { cat $$log; rm -f $$log; exit 1; }; \
 	rm -f $$log
 
@@ -80,6 +81,9 @@ LONGEST := ./daemon ./snap/disk ./snap/postgres/physical ./snap/postgres/logical
 # The tests of these packages drive the programs as users build them: without the race detector, which would watch the tests alone.
 PROGRAMS := ./cmd/mulligand ./packaging ./docs
 
+# Several of their tests build the programs, and at the same moment: without this, each would compile what the cache does not have yet.
+COMPILE_PROGRAMS := go build -trimpath $(TAGS) ./cmd/... ./docs/... ./packaging/... && CGO_ENABLED=0 go build -trimpath -o /dev/null $(CLIENT_TAGS) ./cmd/mulligan
+
 # Programs with the race detector wait a second at their end, unless told not to; and tests start many.
 # Memory is not short: collecting garbage less often leaves the processors to the tests.
 TEST_ENV := GORACE=atexit_sleep_ms=0 GOGC=400
@@ -96,7 +100,7 @@ SEED  := mkdir -p $(CACHE); run=$$(cat $(CACHE)/run 2>/dev/null || od -An -N2 -t
 test: deps
 	@$(SEED); export $(TEST_ENV) $(if $(ROOT),MULLIGAN_TEST_NOSKIP=1); mkdir -p bin; rm -f bin/test*.json; \
 	sum="$(GOTESTSUM) --format standard-quiet"; rest=$$(go list $(TAGS) ./... | grep -vxF "$$(go list $(TAGS) $(PROGRAMS))"); \
-	$$sum --jsonfile bin/test-programs.json --packages "$(PROGRAMS)" -- $(TEST_FLAGS) & programs=$$!; \
+	{ $(COMPILE_PROGRAMS) && $$sum --jsonfile bin/test-programs.json --packages "$(PROGRAMS)" -- $(TEST_FLAGS); } & programs=$$!; \
 	$$sum --jsonfile bin/test-rest.json --packages "$(LONGEST) $$rest" -- $(TEST_FLAGS) $(RACE); code=$$?; wait $$programs || code=1; \
 	cat bin/test-*.json >bin/test.json; echo "the slowest ten:"; $(GOTESTSUM) tool slowest --jsonfile bin/test.json --num 10 || exit 1; exit $$code
 
@@ -223,7 +227,7 @@ uninstall:
 # Packages and releases: packaging/goreleaser.yaml says what is in them. The same commit gives the same bytes.
 export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
 RELEASE = $(patsubst v%,%,$(VERSION))
-NFPM       := go run github.com/goreleaser/nfpm/v2/cmd/nfpm@v2.45.2
+NFPM       := go run -trimpath github.com/goreleaser/nfpm/v2/cmd/nfpm@v2.45.2
 GORELEASER := go run github.com/goreleaser/goreleaser/v2@v2.15.1
 
 # What packages have besides the programs, in bin/stage.
@@ -236,13 +240,13 @@ stage: man
 	sed 's/@VERSION@/$(RELEASE)/' packaging/manifest.json >bin/stage/manifest.json
 	chmod -R u=rwX,go=rX bin/stage
 	find bin/stage -exec touch -hd "@$(SOURCE_DATE_EPOCH)" {} +
-	go build -o bin/stage/sbom ./packaging/sbom
+	go build -trimpath -o bin/stage/sbom ./packaging/sbom
 
 # The packages for this host's processor, in bin/packages; make deb makes Debian's alone.
 packages: deb rpm archlinux
 deb rpm archlinux: stage
 	mkdir -p bin/packages
-	go run ./packaging/nfpm packaging/goreleaser.yaml $(RELEASE) $(SOURCE_DATE_EPOCH) bin >bin/stage/nfpm.yaml
+	go run -trimpath ./packaging/nfpm packaging/goreleaser.yaml $(RELEASE) $(SOURCE_DATE_EPOCH) bin >bin/stage/nfpm.yaml
 	$(NFPM) package --config bin/stage/nfpm.yaml --packager $@ --target bin/packages
 
 # All that a release has, in bin/release, for x86-64 and ARM. RELEASE_URL is where its files will be, RELEASE_HOME the home page, and
@@ -252,8 +256,8 @@ release:
 	packaging/registry bin/release $(RELEASE)
 
 sbom: build
-	go run ./packaging/sbom bin/mulligan $(VERSION) bin/mulligan.cdx.json
-	go run ./packaging/sbom bin/mulligand $(VERSION) bin/mulligand.cdx.json
+	go run -trimpath ./packaging/sbom bin/mulligan $(VERSION) bin/mulligan.cdx.json
+	go run -trimpath ./packaging/sbom bin/mulligand $(VERSION) bin/mulligand.cdx.json
 
 clean:
 	rm -rf bin docs/man

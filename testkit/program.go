@@ -30,7 +30,11 @@ func Build(path, pkg, cgo string) error {
 		return fmt.Errorf("lock %s: %w", dir, err)
 	}
 	built := filepath.Join(dir, filepath.Base(pkg))
-	cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-tags", "libvirt_dlopen", "-ldflags", "-s -w", "-o", built, pkg)
+	tags := "libvirt_dlopen"
+	if cgo == "0" {
+		tags = "nethttpomithttp2" // as in the Makefile, so that the client's packages are compiled once
+	}
+	cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-tags", tags, "-ldflags", "-s -w", "-o", built, pkg)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED="+cgo)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("go build %s: %w: %s", pkg, err, out)

@@ -81,7 +81,7 @@ var buildMeasured = sync.OnceValues(func() (string, error) {
 	}
 	defer os.RemoveAll(dir)
 	path := filepath.Join(dir, "victim")
-	cmd := exec.Command("go", "test", "-c", "-trimpath", "-ldflags=-s -w", "-o", path, ".") // nobody debugs it
+	cmd := exec.Command("go", "test", "-c", "-vet=off", "-trimpath", "-ldflags=-s -w", "-o", path, ".") // nobody debugs it
 	cmd.Env = append(os.Environ(), "GOFLAGS=")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("go test -c: %w: %s", err, out)
