@@ -35,7 +35,7 @@ services:
         fi
         exec setpriv --reuid 999 --regid 999 --clear-groups $$bin/postgres -D /data/pg -c shared_buffers=16MB -c unix_socket_directories=/tmp
     volumes: ["/usr:/usr:ro", "rows:/data"]
-    healthcheck: {test: ["CMD", "pg_isready", "-h", "/tmp"], interval: 1s, timeout: 5s, retries: 60}
+    healthcheck: {test: ["CMD", "pg_isready", "-h", "/tmp"], interval: 3s, timeout: 5s, retries: 60}
   cache:
     image: ` + enginetest.Image + `
     restart: unless-stopped
@@ -56,7 +56,7 @@ services:
         while :; do
           job=$$(timeout 5 redis-cli -h cache --raw rpop jobs 2>/dev/null)
           case $$job in *[!0-9]* | "") ;; *) echo "$$job" >"/data/done-$$job" ;; esac
-          sleep 0.1
+          sleep 0.5
         done
     volumes: ["/usr:/usr:ro", "uploads:/data"]
 volumes: {rows: {}, keys: {}, uploads: {}}
