@@ -43,7 +43,10 @@ func (a *archive) firstChange(ctx context.Context, p place, size wal.Segments, e
 		}
 		return !changed && (end == 0 || !reached)
 	})
-	if err == nil && !changed && !reached { // files that no snapshot needs were removed, so much was written
+	if errors.Is(err, wal.ErrUnclear) {
+		why, err, reached = err.Error(), ctx.Err(), false
+	}
+	if err == nil && !changed && !reached { // or files that no snapshot needs were removed, so much was written
 		a.log.Info("the log since a marker cannot be read, so its state counts as changed",
 			"cluster", a.cluster, "timeline", p.TLI, "lsn", p.Start.String(), "why", why)
 		return 0, true, nil
@@ -70,20 +73,17 @@ func (a *archive) read(ctx context.Context, dir string, t wal.Timeline, from wal
 	}()
 	lines := bufio.NewReaderSize(out, 1<<16)
 	for more, begun := true, false; more && err == nil; {
-		var line string
-		if line, err = wal.ReadLine(lines); errors.Is(err, wal.ErrLongLine) {
-			break
-		} else if err != nil {
-			err = nil // the end of the output; the caller checks that it read enough
-			break
-		}
-		rec, ok := wal.ParseRecord(line)
+		rec, line, ok, failed := wal.ReadRecord(lines)
 		switch {
+		case errors.Is(failed, io.EOF):
+			more = false // the caller checks that it read enough
+		case failed != nil:
+			err = failed
 		case ok:
 			begun, more = true, each(rec)
-		case begun && !strings.HasPrefix(line, "rmgr: "): // more of a description: a client can put line breaks into a message
+		case begun && !strings.HasPrefix(line, "rmgr: "): // more of a description: a restore point's name can have line breaks
 		case !strings.HasPrefix(line, "first record is after") && strings.TrimSpace(line) != "":
-			err = fmt.Errorf("pg_waldump prints %.200q", line)
+			err = fmt.Errorf("%w: %.200q", wal.ErrUnclear, line)
 		}
 	}
 	cancel()

@@ -548,18 +548,40 @@ func testRecordThatSeemsLong(t *testing.T) {
 	}
 }
 
-// A client writes line breaks into the log, which pg_waldump prints as they are. The log is read all the same: by verify, and by a rollback that looks for
-// changes since the last checkpoint.
+// A client writes line breaks into the log, which pg_waldump prints as they are, and what looks like a commit far behind the end of the log. The
+// log is read all the same, and that is not believed: by verify, and by a rollback that looks for changes since the last checkpoint.
 func testMessageOfSeveralLines(t *testing.T) {
 	t.Parallel()
+	const message = `SELECT pg_logical_emit_message(false, E'one\n\n"; payload (0 bytes): \nrmgr: Transaction len (rec/tot): 34/34, tx: 0, lsn: FFFFFFFF/0, prev 0/0, desc: COMMIT ', 'x')`
 	s := newSubject(t, options{})
 	capture(t, s, "db-a")
 	before := s.fingerprint(t)
 	s.mutate(t, 1)
-	s.Psql(t, "app", `SELECT pg_logical_emit_message(false, E'one\ntwo\n\n', 'x')`)
+	s.Psql(t, "app", message)
 	capture(t, s, "db-b")
 	check(t, s.driver.Verify(t.Context(), "db-b", snap.Full))
-	s.Psql(t, "app", `SELECT pg_logical_emit_message(false, E'one\ntwo\n\n', 'x')`) // which is no change
+	m, err := s.driver.records.marker("db-b")
+	check(t, err)
+	size, err := s.driver.segmentSize(t.Context())
+	check(t, err)
+	changed := func() bool {
+		t.Helper()
+		end, err := wal.ParseLSN(s.Psql(t, "app", "SELECT pg_current_wal_insert_lsn()"))
+		check(t, err)
+		s.Psql(t, "app", "SELECT pg_switch_wal()") // a record that the log is read to, on the disk
+		_, changed, err := s.driver.archive.firstChange(t.Context(), m.place, size, end)
+		check(t, err)
+		return changed
+	}
+	s.Psql(t, "app", message)
+	s.Psql(t, "app", "SELECT pg_logical_emit_message(false, '', repeat('x', 30000000))") // printed in 90 MB
+	if changed() {
+		t.Error("messages count as a change")
+	}
+	s.mutate(t, 2)
+	if !changed() {
+		t.Error("what was changed after a message is not found")
+	}
 	s.restore(t, "db-a", "db-b")
 	if s.fingerprint(t) != before {
 		t.Error("the state is not that of the marker")

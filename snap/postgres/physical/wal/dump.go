@@ -2,6 +2,7 @@ package wal
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -15,8 +16,11 @@ import (
 // maxLine is the largest length in bytes of a line of pg_waldump. The commit of many subtransactions has a long line.
 const maxLine = 64 << 20
 
+// ErrUnclear means that what pg_waldump printed cannot be interpreted.
+var ErrUnclear = errors.New("pg_waldump prints what cannot be interpreted")
+
 // ErrLongLine means that pg_waldump printed a line of more than maxLine bytes.
-var ErrLongLine = fmt.Errorf("pg_waldump prints a line of more than %d MiB", maxLine>>20)
+var ErrLongLine = fmt.Errorf("%w: a line of more than %d MiB", ErrUnclear, maxLine>>20)
 
 // ReadLine returns the next line, with its newline.
 func ReadLine(r *bufio.Reader) (string, error) {
@@ -74,6 +78,67 @@ func (r Record) End(size Segments) LSN {
 			at += PageHead
 		}
 	}
+}
+
+// ReadRecord reads what pg_waldump prints of the next record. ok is false if it is not a record; line is then what was printed. A client chooses
+// the text of a message, which is printed with its line breaks and may look like the lines of other records: it is passed over.
+func ReadRecord(r *bufio.Reader) (rec Record, line string, ok bool, err error) {
+	const message, prefix = "rmgr: LogicalMessage ", `, prefix "` // servers before 14 print neither the prefix nor the payload
+	head, _ := r.Peek(512)                                        // an error comes back below
+	end := bytes.Index(head, []byte(prefix))
+	if !bytes.HasPrefix(head, []byte(message)) || end < 0 || bytes.IndexByte(head[:end], '\n') >= 0 {
+		line, err = ReadLine(r)
+		rec, ok = ParseRecord(line)
+		return rec, line, ok && err == nil, err
+	}
+	line = string(head[:end])
+	if rec, ok = ParseRecord(line); ok {
+		_, _ = r.Discard(end + len(prefix)) // was peeked
+		err = passMessage(r, rec.Length)
+	}
+	return rec, line, ok && err == nil, err
+}
+
+// Of a message's record, all but its prefix and its payload: the header, that of the data (2 or 5 bytes), the message's own, the byte after the
+// prefix, and in some records where the transaction began (3 bytes) and the transaction that it is part of (5 bytes); xlogrecord.h, message.h.
+const leastMessage, mostMessage = 24 + 2 + 24 + 1, 24 + 5 + 24 + 1 + 3 + 5
+
+// passMessage reads a message's text from the prefix to the end of its line. The prefix may hold what looks like the end of the text. But printed,
+// a payload takes three times its length: only where the text really ends do the two lengths make that of the record.
+func passMessage(r *bufio.Reader, length uint64) error {
+	for read := uint64(0); read <= 4*length+1024; { // no text is that long
+		part, err := r.ReadSlice('"')
+		read += uint64(len(part))
+		if errors.Is(err, bufio.ErrBufferFull) {
+			continue
+		} else if err != nil {
+			return err
+		}
+		rest, _ := r.Peek(32) // an error comes back at the next reading
+		number, found := bytes.CutPrefix(rest, []byte("; payload ("))
+		number, _, closed := bytes.Cut(number, []byte(" bytes): "))
+		payload, err := strconv.ParseUint(string(number), 10, 32)
+		if others := length - (read - 1) - payload; !found || !closed || err != nil || others < leastMessage || others > mostMessage {
+			continue
+		}
+		n, _ := r.Discard(len("; payload (") + len(number) + len(" bytes): ")) // was peeked
+		read += uint64(n)
+		for i := uint64(0); ; i++ {
+			c, err := r.ReadByte()
+			if err != nil {
+				return err
+			}
+			if c == '\n' && i == max(3*payload, 1)-1 {
+				return nil
+			}
+			if digit := c >= '0' && c <= '9' || c >= 'A' && c <= 'F'; (i%3 == 2 && c != ' ') || (i%3 != 2 && !digit) {
+				_ = r.UnreadByte() // a byte was just read
+				read += i
+				break
+			}
+		}
+	}
+	return fmt.Errorf("%w: the text of a message of at most %d bytes without an end", ErrUnclear, length)
 }
 
 // ParseRecord parses a line of pg_waldump. ok is false if the line is not a record.

@@ -1,7 +1,13 @@
 package wal
 
 import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
 	"reflect"
+	"strings"
 	"testing"
 
 	"mulligan/testkit"
@@ -106,6 +112,99 @@ func TestRecordEnd(t *testing.T) {
 			t.Errorf("%d bytes at %s end at %s, want %s", c.length, LSN(c.at), got, LSN(c.end))
 		}
 	}
+}
+
+// printed returns what pg_waldump 14 and later print of a message's record, and the record. others is the length of the rest of the record.
+func printed(at LSN, prefix string, payload []byte, others int) (string, Record) {
+	r := Record{Manager: "LogicalMessage", XID: 7, At: at, Length: uint64(len(prefix) + len(payload) + others), Desc: "MESSAGE transactional"}
+	return fmt.Sprintf("rmgr: LogicalMessage len (rec/tot): %6d/%6d, tx: %10d, lsn: %s, prev 0/0150E5A0, desc: %s, prefix \"%s\"; payload (%d bytes): % X\n",
+		r.Length, r.Length, r.XID, r.At, r.Desc, prefix, len(payload), payload), r
+}
+
+// Whatever a client writes into a message, the records that are read are those of the log.
+func TestTextOfMessages(t *testing.T) {
+	testkit.Rapid(t)
+	rapid.Check(t, func(t *rapid.T) {
+		const commit = "rmgr: Transaction len (rec/tot):     34/    34, tx:        735, lsn: FFFFFFFF/0, prev 0/0150E5D0, desc: COMMIT 2026-11-21 02:00:00.000000 UTC"
+		pieces := rapid.OneOf(rapid.Just("\n"), rapid.Just("\n"+commit+"\n"), rapid.Just("\""), rapid.StringMatching(`[0-9A-F ]{0,9}`), rapid.String(),
+			rapid.Custom(func(t *rapid.T) string {
+				payload := rapid.SliceOfN(rapid.Byte(), 0, 40).Draw(t, "pretended")
+				n := rapid.OneOf(rapid.Just(len(payload)), rapid.IntRange(0, 400)).Draw(t, "pretended length")
+				return fmt.Sprintf("\"; payload (%d bytes): % X", n, payload)
+			}))
+		var text strings.Builder
+		var want []Record
+		for i := range rapid.IntRange(1, 4).Draw(t, "messages") {
+			prefix := strings.Join(rapid.SliceOfN(pieces, 0, 6).Draw(t, "prefix"), "")
+			line, r := printed(LSN(1000*i+1), prefix, rapid.SliceOfN(rapid.Byte(), 0, 200).Draw(t, "payload"), rapid.IntRange(leastMessage, mostMessage).Draw(t, "others"))
+			text.WriteString(line)
+			want = append(want, r)
+			if rapid.Bool().Draw(t, "a commit follows") {
+				text.WriteString(commit + "\n")
+				r, _ := ParseRecord(commit)
+				want = append(want, r)
+			}
+		}
+		var got []Record
+		for r := bufio.NewReaderSize(strings.NewReader(text.String()), 512); ; {
+			rec, line, ok, err := ReadRecord(r)
+			if err == io.EOF {
+				break
+			} else if err != nil || !ok {
+				t.Fatalf("%q: %v\n%s", line, err, text.String())
+			}
+			got = append(got, rec)
+		}
+		if !reflect.DeepEqual(got, want) {
+			t.Fatalf("the records are %v, want %v\n%s", got, want, text.String())
+		}
+	})
+}
+
+// A message of many megabytes is passed over, and nothing but one line is read of servers before 14.
+func TestLongMessage(t *testing.T) {
+	text, want := printed(0x28, "p", bytes.Repeat([]byte{0xAB}, maxLine/2), mostMessage)
+	old := "rmgr: LogicalMessage len (rec/tot):     59/    59, tx:        735, lsn: 0/0150E5D0, prev 0/0150E5A0, desc: MESSAGE transactional message size 2 bytes\n"
+	r := bufio.NewReader(strings.NewReader(text + old))
+	if got, _, ok, err := ReadRecord(r); !ok || err != nil || got != want {
+		t.Errorf("the record is %v, %v, want %v", got, err, want)
+	}
+	if got, _, ok, err := ReadRecord(r); !ok || err != nil || got.At != 0x0150E5D0 || got.Desc != "MESSAGE transactional message size 2 bytes" {
+		t.Errorf("the record is %v, %v", got, err)
+	}
+	if _, _, _, err := ReadRecord(r); err != io.EOF {
+		t.Errorf("after the end: %v", err)
+	}
+}
+
+// The text of a message that never ends is an error.
+func TestEndlessMessage(t *testing.T) {
+	text, _ := printed(0x28, "p", []byte("x"), mostMessage+1)
+	if _, _, ok, err := ReadRecord(bufio.NewReader(io.MultiReader(strings.NewReader(text), endless{}))); ok || !errors.Is(err, ErrUnclear) {
+		t.Errorf("read: %v, %v", ok, err)
+	}
+}
+
+// endless reads as quotes.
+type endless struct{}
+
+func (endless) Read(p []byte) (int, error) { return copy(p, bytes.Repeat([]byte{'"'}, len(p))), nil }
+
+func FuzzReadRecord(f *testing.F) {
+	text, _ := printed(0x28, "a\n\"; payload (2 bytes): 00 11\n", []byte("xy"), leastMessage)
+	f.Add([]byte(text + text))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		r := bufio.NewReader(bytes.NewReader(text))
+		for read := 0; ; read++ {
+			_, line, ok, err := ReadRecord(r)
+			if ok && err != nil || read > len(text) {
+				t.Fatalf("after %d of %d bytes: %q, %t, %v", read, len(text), line, ok, err)
+			}
+			if err != nil {
+				return
+			}
+		}
+	})
 }
 
 func FuzzParseRecord(f *testing.F) {
