@@ -161,6 +161,7 @@ func testPageLost(t *testing.T) {
 	b.see(".note", "afterwards") // the live feed is back as well
 	d.kill()
 	b.see("#lost:popover-open", "mulligan ui")
+	d.start() // its orderly end ends the app too
 }
 
 // testPageOfThousands shows the first rows of 3,000 checkpoints, and older ones when asked. They are copies, which the browser makes of the
