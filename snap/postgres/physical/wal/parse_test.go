@@ -163,7 +163,7 @@ func TestTextOfMessages(t *testing.T) {
 
 // A message of many megabytes is passed over, and nothing but one line is read of servers before 14.
 func TestMessageOfMegabytes(t *testing.T) {
-	text, want := printed(0x28, "p", bytes.Repeat([]byte{0xAB}, maxLine/2), mostMessage)
+	text, want := printed(0x28, "p", bytes.Repeat([]byte{0xAB}, maxLine/3+1), mostMessage)
 	old := "rmgr: LogicalMessage len (rec/tot):     59/    59, tx:        735, lsn: 0/0150E5D0, prev 0/0150E5A0, desc: MESSAGE transactional message size 2 bytes\n"
 	r := bufio.NewReader(strings.NewReader(text + old))
 	if got, _, ok, err := ReadRecord(r); !ok || err != nil || got != want {
