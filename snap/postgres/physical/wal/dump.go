@@ -123,22 +123,35 @@ func passMessage(r *bufio.Reader, length uint64) error {
 		}
 		n, _ := r.Discard(len("; payload (") + len(number) + len(" bytes): ")) // was peeked
 		read += uint64(n)
-		for i := uint64(0); ; i++ {
-			c, err := r.ReadByte()
-			if err != nil {
-				return err
+		for at, end := uint64(0), max(3*payload, 1); ; { // of the payload in hex, and the line break
+			part, err := r.Peek(int(min(end-at, uint64(r.Size()))))
+			n := 0
+			for n < len(part) && printedPayload(part[n], at+uint64(n), end) {
+				n++
 			}
-			if c == '\n' && i == max(3*payload, 1)-1 {
+			_, _ = r.Discard(n) // was peeked
+			at, read = at+uint64(n), read+uint64(n)
+			if at == end {
 				return nil
-			}
-			if digit := c >= '0' && c <= '9' || c >= 'A' && c <= 'F'; (i%3 == 2 && c != ' ') || (i%3 != 2 && !digit) {
-				_ = r.UnreadByte() // a byte was just read
-				read += i
-				break
+			} else if n < len(part) {
+				break // this was part of the prefix
+			} else if err != nil {
+				return err
 			}
 		}
 	}
 	return fmt.Errorf("%w: the text of a message of at most %d bytes without an end", ErrUnclear, length)
+}
+
+// printedPayload reports whether c can be at this place of a payload's print, whose line break ends it.
+func printedPayload(c byte, at, end uint64) bool {
+	switch {
+	case at == end-1:
+		return c == '\n'
+	case at%3 == 2:
+		return c == ' '
+	}
+	return c >= '0' && c <= '9' || c >= 'A' && c <= 'F'
 }
 
 // ParseRecord parses a line of pg_waldump. ok is false if the line is not a record.

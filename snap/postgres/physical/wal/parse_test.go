@@ -163,9 +163,19 @@ func TestTextOfMessages(t *testing.T) {
 
 // A message of many megabytes is passed over, and nothing but one line is read of servers before 14.
 func TestMessageOfMegabytes(t *testing.T) {
-	text, want := printed(0x28, "p", bytes.Repeat([]byte{0xAB}, maxLine/3+1), mostMessage)
+	const blocks, block = 1500, 1 << 14 // printed in more than maxLine
+	text, want := printed(0x28, "p", nil, mostMessage)
+	short := want.Length
+	want.Length += blocks * block
+	text = strings.NewReplacer(fmt.Sprint(short), fmt.Sprint(want.Length), "(0 bytes): \n", fmt.Sprintf("(%d bytes): AB", blocks*block)).Replace(text)
+	more := strings.Repeat(" AB", block)
+	parts := []io.Reader{strings.NewReader(text)}
+	for range blocks - 1 {
+		parts = append(parts, strings.NewReader(more))
+	}
+	parts = append(parts, strings.NewReader(more[3:]+"\n"))
 	old := "rmgr: LogicalMessage len (rec/tot):     59/    59, tx:        735, lsn: 0/0150E5D0, prev 0/0150E5A0, desc: MESSAGE transactional message size 2 bytes\n"
-	r := bufio.NewReader(strings.NewReader(text + old))
+	r := bufio.NewReader(io.MultiReader(append(parts, strings.NewReader(old))...))
 	if got, _, ok, err := ReadRecord(r); !ok || err != nil || got != want {
 		t.Errorf("the record is %v, %v, want %v", got, err, want)
 	}
