@@ -81,7 +81,7 @@ LONGEST := ./daemon ./snap/disk ./snap/postgres/physical ./snap/postgres/logical
 # The tests of these packages drive the programs as users build them: without the race detector, which would watch the tests alone.
 PROGRAMS := ./cmd/mulligand ./packaging ./docs
 
-# Several of their tests build the programs, and at the same moment: without this, each would compile what the cache does not have yet.
+# The tests of all three packages build the programs, and at the same moment: without this, each would compile what the cache lacks.
 COMPILE_PROGRAMS := go build -trimpath $(TAGS) ./cmd/... ./docs/... ./packaging/... && CGO_ENABLED=0 go build -trimpath -o /dev/null $(CLIENT_TAGS) ./cmd/mulligan
 
 # Programs with the race detector wait a second at their end, unless told not to; and tests start many.

@@ -92,15 +92,15 @@ func ReadRecord(r *bufio.Reader) (rec Record, line string, ok bool, err error) {
 		return rec, line, ok && err == nil, err
 	}
 	line = string(head[:end])
+	_, _ = r.Discard(end + len(prefix)) // was peeked
 	if rec, ok = ParseRecord(line); ok {
-		_, _ = r.Discard(end + len(prefix)) // was peeked
 		err = passMessage(r, rec.Length)
 	}
 	return rec, line, ok && err == nil, err
 }
 
-// Of a message's record, all but its prefix and its payload: the header, that of the data (2 or 5 bytes), the message's own, the byte after the
-// prefix, and in some records where the transaction began (3 bytes) and the transaction that it is part of (5 bytes); xlogrecord.h, message.h.
+// A message's record has this many bytes besides the prefix and the payload: the record's header, that of its data (2 or 5 bytes), the message's own
+// header, the byte after the prefix, and in some records the origin (3 bytes) and the topmost transaction (5 bytes); xlogrecord.h, message.h.
 const leastMessage, mostMessage = 24 + 2 + 24 + 1, 24 + 5 + 24 + 1 + 3 + 5
 
 // passMessage reads a message's text from the prefix to the end of its line. The prefix may hold what looks like the end of the text. But printed,

@@ -203,6 +203,7 @@ func (endless) Read(p []byte) (int, error) { return copy(p, bytes.Repeat([]byte{
 func FuzzReadRecord(f *testing.F) {
 	text, _ := printed(0x28, "a\n\"; payload (2 bytes): 00 11\n", []byte("xy"), leastMessage)
 	f.Add([]byte(text + text))
+	f.Add([]byte(`rmgr: LogicalMessage len (rec/tot): x, desc: MESSAGE transactional, prefix "p"; payload (0 bytes): `)) // not a record
 	f.Fuzz(func(t *testing.T, text []byte) {
 		r := bufio.NewReader(bytes.NewReader(text))
 		for read := 0; ; read++ {
