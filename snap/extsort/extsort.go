@@ -271,7 +271,8 @@ func (s *Sorter) Cursor() (*Cursor, error) {
 func (s *Sorter) merge(runs []run) (*Cursor, error) {
 	c := &Cursor{}
 	for _, r := range runs {
-		in := &source{r: bufio.NewReaderSize(io.NewSectionReader(s.file, r.begin, r.end-r.begin), readAhead)}
+		part := io.NewSectionReader(s.file, r.begin, r.end-r.begin)
+		in := &source{part: part, r: bufio.NewReaderSize(part, readAhead)}
 		if err := in.next(); err != nil {
 			return nil, err
 		}
@@ -329,13 +330,16 @@ func (c *Cursor) Pop() any {
 
 // source is a run in the file, or the records in memory.
 type source struct {
-	r          *bufio.Reader
+	part       *io.SectionReader // of the file
+	r          *bufio.Reader     // of part
 	s          *Sorter
 	at         int
 	buf        []byte
 	key, value []byte
 }
 
+// next reads the next record. It returns io.EOF only at the end of the run: a file that is too short is another error, since its
+// records would be left out in silence.
 func (in *source) next() error {
 	if in.s != nil {
 		if in.at == len(in.s.offsets) {
@@ -346,6 +350,11 @@ func (in *source) next() error {
 		return nil
 	}
 	k, err := binary.ReadUvarint(in.r)
+	if errors.Is(err, io.EOF) {
+		if at, e := in.part.Seek(0, io.SeekCurrent); e != nil || at < in.part.Size() {
+			return io.ErrUnexpectedEOF
+		}
+	}
 	if err != nil {
 		return err
 	}
@@ -355,6 +364,9 @@ func (in *source) next() error {
 	}
 	in.buf = slices.Grow(in.buf[:0], int(k+v))[:k+v]
 	_, err = io.ReadFull(in.r, in.buf)
+	if errors.Is(err, io.EOF) {
+		err = io.ErrUnexpectedEOF
+	}
 	in.key, in.value = in.buf[:k], in.buf[k:]
 	return err
 }

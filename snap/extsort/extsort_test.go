@@ -114,3 +114,40 @@ func TestSortsValues(t *testing.T) {
 		t.Errorf("%d of %d values: %v", n, count, err)
 	}
 }
+
+// A file that ends too early is an error, wherever it ends: no record is left out in silence.
+func TestShortFile(t *testing.T) {
+	for end := range int64(20) {
+		s := New(t.TempDir())
+		defer s.Close()
+		for range 2 {
+			if err := s.Add([]byte("key"), []byte("value")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := s.spill(); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Each(func(_, _ []byte) error { return nil }); err != nil {
+			t.Fatalf("the whole file: %v", err)
+		}
+		if err := s.file.Truncate(end); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Each(func(_, _ []byte) error { return nil }); !errors.Is(err, io.ErrUnexpectedEOF) {
+			t.Errorf("a file of %d bytes of 20 is read as a whole one: %v", end, err)
+		}
+	}
+}
+
+// The file is bounded, and what does not fit in it is an error that says what to do.
+func TestFullFile(t *testing.T) {
+	var out bytes.Buffer
+	w := &bounded{w: &out, left: 5}
+	if _, err := w.Write([]byte("12345")); err != nil || w.left != 0 || out.String() != "12345" {
+		t.Errorf("what fits: %v, %d bytes left, %q", err, w.left, out.String())
+	}
+	if _, err := w.Write([]byte("6")); errs.KindOf(err) != errs.Unsupported || errs.HintOf(err) == "" || out.Len() != 5 {
+		t.Errorf("one byte more: %v, %q", err, out.String())
+	}
+}
