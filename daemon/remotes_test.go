@@ -3,6 +3,7 @@ package daemon_test
 import (
 	"bytes"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -16,6 +17,7 @@ import (
 	"mulligan/ipc"
 	"mulligan/remote/identity"
 	"mulligan/remote/s3test"
+	"mulligan/snap/cas"
 	"mulligan/testkit"
 )
 
@@ -185,6 +187,105 @@ func TestRemoteAway(t *testing.T) {
 	if r := caughtUp(t, d); r.UpTo != cp.ID || len(d.Status(root).Problems) > 0 {
 		t.Errorf("%+v %v", r, d.Status(root).Problems)
 	}
+}
+
+// TestRemoteOfDamaged: a checkpoint whose contents are damaged here keeps no other one from the remote, and status goes on to name it. When it
+// can be read again, it is sent as well.
+func TestRemoteOfDamaged(t *testing.T) {
+	b, w := newBucket(t), newWorld(t, nil)
+	one, _ := w.twoPoints(t)
+	path, at := w.onlyIn(t, one)
+	mend := flip(t, path, at)
+	opt := w.options()
+	opt.UpkeepEvery = 20e6
+	d := w.openAs(t, opt)
+	defer func() { w.close(t, d) }()
+	auto := func(which string) {
+		t.Helper()
+		if _, err := d.SetApp(t.Context(), root, "shop", ipc.AppChange{Remoting: &ipc.Remoting{Auto: which}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	auto(ipc.RemoteDaily)
+	if _, err := d.AddRemote(t.Context(), root, "shop", b.request()); err != nil {
+		t.Fatal(err)
+	}
+	caughtUp(t, d) // another one of the day went instead
+	auto(ipc.RemoteAll)
+	named := func() bool {
+		r, err := d.Remote(t.Context(), root, "shop", "backup")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r.Checkpoints == 1 && r.Behind == 1 && r.State == ipc.RemoteFailing && r.NextTry != nil && strings.Contains(r.Problem, string(one)) &&
+			slices.ContainsFunc(d.Status(root).Problems, func(p string) bool {
+				return strings.Contains(p, "The remote backup lacks 1 checkpoints") && strings.Contains(p, string(one))
+			})
+	}
+	waitFor(t, "the other checkpoint is on the remote, and status names this one", named)
+	w.set(t, "three")
+	three, err := d.Create(t.Context(), root, "shop", ipc.CreateRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.Push(t.Context(), root, "shop", ipc.PushRequest{Wait: true, Checkpoints: []ipc.CheckpointID{three.ID}}); err != nil {
+		t.Errorf("a push of another checkpoint: %v", err)
+	}
+	ask := ipc.PushRequest{Wait: true, Checkpoints: []ipc.CheckpointID{one}}
+	if _, err := d.Push(t.Context(), root, "shop", ask); errs.KindOf(err) != errs.Corrupt || !strings.Contains(err.Error(), string(one)) {
+		t.Errorf("a push of the damaged one: %v", err)
+	}
+	mend()
+	w.close(t, d) // what a daemon read, it does not read again
+	d = w.openAs(t, opt)
+	if r := caughtUp(t, d); r.Checkpoints != 3 || len(d.Status(root).Problems) > 0 {
+		t.Errorf("%+v %v", r, d.Status(root).Problems)
+	}
+}
+
+// onlyIn returns a byte of an object that the files of this checkpoint need, and nothing else.
+func (w world) onlyIn(t *testing.T, id ipc.CheckpointID) (path string, at int64) {
+	t.Helper()
+	d := w.open(t)
+	cp, err := d.Checkpoint(t.Context(), root, "shop", id)
+	w.close(t, d)
+	if err != nil || cp.FilesSnapshot == nil {
+		t.Fatalf("%+v %v", cp, err)
+	}
+	store := filepath.Join(w.state(), "store")
+	s, err := cas.Open(store, cas.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	of, others := map[cas.Hash]string{}, map[cas.Hash]string{}
+	for _, r := range s.Roots("") {
+		if strings.HasSuffix(r.Name, "/"+*cp.FilesSnapshot) {
+			reach(t, s, r.Hash, r.Name, of)
+		} else {
+			reach(t, s, r.Hash, r.Name, others)
+		}
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	maps.DeleteFunc(of, func(h cas.Hash, _ string) bool { return others[h] != "" })
+	needed, _ := stretches(t, store)
+	for _, p := range needed {
+		var h cas.Hash
+		f, err := os.Open(p.path)
+		if err == nil {
+			_, err = f.ReadAt(h[:], p.begin+24)
+			_ = f.Close() // it was only read
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if of[h] != "" {
+			return p.path, p.end - 1
+		}
+	}
+	t.Fatalf("none of %d objects is of %s alone", len(needed), id)
+	return "", 0
 }
 
 // TestRemotePruned: what the app's settings no longer keep on a remote goes, and nothing else, whatever the clock says. A dry run says what would go.

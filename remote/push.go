@@ -88,8 +88,11 @@ func (p *Place) sendAll(ctx context.Context, l *ledger, from Objects, res *Pushe
 	sending, cancel := context.WithCancel(ctx)
 	s := &sender{p: p, l: l, from: from, ctx: sending, sealing: make(chan struct{}, sealAtOnce), seen: map[snap.Hash]struct{}{}, res: res, meter: snap.NewMeter(ctx, "sent", snap.UnitBytes, 0)}
 	err := f(s)
-	if err == nil {
+	switch {
+	case err == nil:
 		err = s.end()
+	case s.unread: // the next try need not send again what is on its way
+		err = errs.Also(err, s.landAll())
 	}
 	cancel()
 	s.drain()
@@ -104,6 +107,8 @@ type sender struct {
 	ctx  context.Context
 	seen map[snap.Hash]struct{}
 	res  *Pushed
+
+	unread bool // an object could not be read
 
 	meter *snap.Meter // counts the bytes of packs
 
@@ -134,6 +139,7 @@ func (s *sender) walk(h snap.Hash) error {
 	}
 	data, refs, node, err := s.from.Object(h)
 	if err != nil {
+		s.unread = true
 		return err
 	}
 	for _, r := range refs {
@@ -175,6 +181,11 @@ func (s *sender) end() error {
 			return err
 		}
 	}
+	return s.landAll()
+}
+
+// landAll waits until all packs on their way are noted.
+func (s *sender) landAll() error {
 	for len(s.flying) > 0 {
 		if err := s.land(); err != nil {
 			return err

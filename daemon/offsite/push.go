@@ -3,7 +3,9 @@ package offsite
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"runtime"
 	"slices"
@@ -82,7 +84,8 @@ func (s *Service) PushAll(ctx context.Context) {
 // quietLooks is how many ticks go by until it is looked for something to send that nobody told of.
 const quietLooks = 12
 
-// advance sends all that is to be sent to a remote, until something fails. t.busy is locked.
+// advance sends all that is to be sent to a remote, until the remote fails. A checkpoint that cannot be read here keeps no other one
+// from being sent. t.busy is locked.
 func (s *Service) advance(ctx context.Context, t *target) {
 	a, err := s.apps.Find(accounts.Self(), string(t.record().AppID))
 	if err != nil {
@@ -93,9 +96,14 @@ func (s *Service) advance(ctx context.Context, t *target) {
 		return
 	}
 	for _, cp := range queue {
-		if err == nil && t.writable(s.opt.Now()) {
-			t.begin(cp.ID)
-			err = s.send(snap.WithProgress(ctx, t.tell), a, t, cp)
+		if err != nil || !t.writable(s.opt.Now()) || t.waits(cp.ID, s.opt.Now()) {
+			continue
+		}
+		t.begin(cp.ID)
+		var unread error
+		if unread, err = s.send(snap.WithProgress(ctx, t.tell), a, t, cp); unread != nil {
+			t.noteUnread(cp.ID, unread, s.opt.Now(), s.opt.UpkeepEvery)
+			s.opt.Log.Warn("a checkpoint was not sent", "app", a.Rec().Slug, "remote", t.name, "err", unread)
 		}
 	}
 	if ctx.Err() != nil {
@@ -197,8 +205,13 @@ func (s *Service) queue(ctx context.Context, a *app.App, t *target) ([]store.Che
 	}
 	days := map[string]bool{}
 	for _, cp := range cps {
+		if cp.Damaged != "" {
+			continue
+		}
 		first := !days[day(cp.CreatedAt)] && !t.days[day(cp.CreatedAt)]
-		days[day(cp.CreatedAt)] = true
+		if _, failed := t.unread[cp.ID]; !failed { // else another one of the day goes as well
+			days[day(cp.CreatedAt)] = true
+		}
 		due := slices.Contains(t.rec.Wanted, cp.ID)
 		switch a.Rec().Remoting.Auto {
 		case ipc.RemoteAll:
@@ -208,10 +221,13 @@ func (s *Service) queue(ctx context.Context, a *app.App, t *target) ([]store.Che
 		case ipc.RemoteDaily:
 			due = due || first
 		}
-		if due && !t.sent[cp.ID] && cp.Damaged == "" {
+		if due && !t.sent[cp.ID] {
 			t.behind = append(t.behind, cp)
 		}
 	}
+	maps.DeleteFunc(t.unread, func(id ipc.CheckpointID, _ unread) bool {
+		return !slices.ContainsFunc(t.behind, func(cp store.Checkpoint) bool { return cp.ID == id })
+	})
 	return slices.Clone(t.behind), nil
 }
 
@@ -252,48 +268,55 @@ func (s *Service) change(ctx context.Context, t *target, f func(*store.Remote)) 
 	return nil
 }
 
-// send sends one checkpoint.
-func (s *Service) send(ctx context.Context, a *app.App, t *target, cp store.Checkpoint) error {
+// send sends one checkpoint. unread says why it cannot be read here, which concerns no other one.
+func (s *Service) send(ctx context.Context, a *app.App, t *target, cp store.Checkpoint) (unread, err error) {
 	place, _, err := s.reach(a.Rec(), t)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	contents, err := s.store.Contents.OfApp(a.Rec())
 	if err != nil {
-		return err
+		return nil, err
 	}
 	out, more, release, err := s.export(ctx, a, t, cp)
 	defer release()
-	if err == nil {
-		err = s.opt.Failpoint.At("push: exported")
-	}
 	if err != nil {
 		if _, e := s.store.Checkpoint(ctx, a.Rec().ID, cp.ID); errs.KindOf(e) == errs.NotFound {
-			return nil // it was deleted meanwhile
+			return nil, nil // it was deleted meanwhile
 		}
-		return err
+		return errs.Wrap(errs.Failed, "push "+string(cp.ID), err), nil
 	}
-	res, err := place.Push(ctx, objects{more, contents}, out)
-	if err == nil {
+	if err := s.opt.Failpoint.At("push: exported"); err != nil {
+		return nil, err
+	}
+	from := &objects{in: append(more, contents)}
+	res, err := place.Push(ctx, from, out)
+	switch {
+	case err == nil:
 		t.noteSent(cp, res.Status)
+	case from.unread != nil && errors.Is(err, from.unread):
+		return err, nil
 	}
-	return err
+	return nil, err
 }
 
-// objects are those of a checkpoint: in the content store, and of snapshots that are not there.
+// objects are those of a checkpoint: of snapshots that are not in the content store, and in the content store.
 type objects struct {
-	more  []snap.Contents
-	store remote.Objects
+	in     []snap.Contents
+	unread error // of the last object that could not be read
 }
 
 // Object implements remote.Objects.
-func (o objects) Object(h snap.Hash) (data []byte, refs []snap.Hash, node bool, err error) {
-	for _, c := range o.more {
+func (o *objects) Object(h snap.Hash) (data []byte, refs []snap.Hash, node bool, err error) {
+	for _, c := range o.in {
 		if data, refs, node, err = c.Object(h); errs.KindOf(err) != errs.NotFound {
-			return data, refs, node, err
+			break
 		}
 	}
-	return o.store.Object(h)
+	if err != nil {
+		o.unread = err
+	}
+	return data, refs, node, err
 }
 
 // export returns a checkpoint as it is sent, and the contents of those of its snapshots that are not in the content store. All of it stays
@@ -505,8 +528,8 @@ func (s *Service) await(ctx context.Context, a *app.App, t *target, tries int, i
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
 	for {
-		ended, changed, problem := t.since(tries)
 		at := slices.IndexFunc(ids, func(id ipc.CheckpointID) bool { return !t.has(id) })
+		ended, changed, problem := t.since(tries, ids[max(at, 0)])
 		switch {
 		case at < 0:
 			return nil

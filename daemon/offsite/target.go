@@ -30,6 +30,7 @@ type target struct {
 	sent    map[ipc.CheckpointID]bool
 	days    map[string]bool // days of which a checkpoint was sent
 	behind  []store.Checkpoint
+	unread  map[ipc.CheckpointID]unread // those of behind that could not be read when they were to be sent
 	sending ipc.CheckpointID
 	work    snap.Work // how far sending it is
 
@@ -42,8 +43,16 @@ type target struct {
 	changed  chan struct{} // closed when a try ends
 }
 
+// unread is a checkpoint that could not be read here.
+type unread struct {
+	err    error
+	try    int       // so many tries had ended
+	failed int       // so often in a row
+	next   time.Time // it is not tried before
+}
+
 func newTarget(r store.Remote) *target {
-	return &target{name: r.Name, rec: r, hinted: true, changed: make(chan struct{})}
+	return &target{name: r.Name, rec: r, hinted: true, changed: make(chan struct{}), unread: map[ipc.CheckpointID]unread{}}
 }
 
 func (t *target) record() store.Remote {
@@ -120,6 +129,7 @@ func (t *target) noteSent(cp store.Checkpoint, s remote.Status) {
 	defer t.mu.Unlock()
 	t.status, t.sent[cp.ID], t.days[day(cp.CreatedAt)] = s, true, true
 	t.behind = slices.DeleteFunc(t.behind, func(c store.Checkpoint) bool { return c.ID == cp.ID })
+	delete(t.unread, cp.ID)
 	t.sending, t.work, t.problem = "", snap.Work{}, nil
 	t.tellWaiters()
 }
@@ -131,6 +141,23 @@ func (t *target) begin(id ipc.CheckpointID) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.sending, t.work = id, snap.Work{}
+}
+
+// waits reports whether a checkpoint that could not be read is not to be tried yet.
+func (t *target) waits(id ipc.CheckpointID, now time.Time) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return now.Before(t.unread[id].next)
+}
+
+// noteUnread notes that a checkpoint could not be read. It is tried again later, each time after a longer pause.
+func (t *target) noteUnread(id ipc.CheckpointID, err error, now time.Time, pause time.Duration) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	failed := t.unread[id].failed
+	t.unread[id] = unread{err: err, try: t.tries, failed: failed + 1, next: now.Add(pauseAfter(pause, failed))}
+	t.sending, t.work = "", snap.Work{}
+	t.tellWaiters()
 }
 
 // tell notes how far the sending of a checkpoint is.
@@ -157,7 +184,7 @@ func (t *target) finish(err error, now time.Time, pause time.Duration) {
 	if err == nil {
 		t.failures, t.next = 0, time.Time{}
 	} else {
-		t.next = now.Add(min(pause<<min(t.failures, 20), maxPause))
+		t.next = now.Add(pauseAfter(pause, t.failures))
 		t.failures++
 	}
 	t.tellWaiters()
@@ -171,6 +198,11 @@ func (t *target) tellWaiters() {
 
 // maxPause is the longest pause between two tries.
 const maxPause = 10 * time.Minute
+
+// pauseAfter returns the pause until the next try after so many failures before the last one. first is that after the first.
+func pauseAfter(first time.Duration, failures int) time.Duration {
+	return min(first<<min(failures, 20), maxPause)
+}
 
 // hint says that there may be something new to send.
 func (t *target) hint() {
@@ -198,19 +230,41 @@ func (t *target) writable(now time.Time) bool {
 	return !t.gone && !t.rec.ReadOnly && t.rec.Clone == nil && t.status.Lost == nil && !now.Before(t.next)
 }
 
-// hurry has the next try begin without a pause, and returns how many have ended.
+// hurry has the next try begin without a pause, with all checkpoints, and returns how many tries have ended.
 func (t *target) hurry() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.next = time.Time{}
+	for id, u := range t.unread {
+		u.next = time.Time{}
+		t.unread[id] = u
+	}
 	return t.tries
 }
 
-// since returns how tries went after so many: whether one ended, what is closed when the next one ends or a checkpoint is sent, and the error of the last.
-func (t *target) since(tries int) (ended bool, changed <-chan struct{}, problem error) {
+// since returns how tries went after so many: whether one ended for the checkpoint id, with which error, and what is closed when the next
+// one ends or a checkpoint is sent.
+func (t *target) since(tries int, id ipc.CheckpointID) (ended bool, changed <-chan struct{}, problem error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if u, ok := t.unread[id]; ok && u.try >= tries {
+		return true, t.changed, u.err
+	}
 	return t.tries > tries, t.changed, t.problem
+}
+
+// trouble returns what is wrong, and when the next try is: with the remote, or else with the oldest checkpoint that could not be read.
+// t.mu is locked.
+func (t *target) trouble() (problem error, next time.Time) {
+	if t.problem != nil {
+		return t.problem, t.next
+	}
+	for _, cp := range t.behind {
+		if u, ok := t.unread[cp.ID]; ok {
+			return u.err, u.next
+		}
+	}
+	return nil, time.Time{}
 }
 
 // words say what is wrong with the remote; "" is nothing.
@@ -252,8 +306,9 @@ func (t *target) view() ipc.Remote {
 		u := t.bucket.Usage()
 		v.Requests, v.SentBytes = u.Requests, u.Sent
 	}
-	if t.problem != nil {
-		v.Problem = errs.Words(t.problem)
+	problem, next := t.trouble()
+	if problem != nil {
+		v.Problem = errs.Words(problem)
 	}
 	switch {
 	case t.rec.ReadOnly:
@@ -262,8 +317,8 @@ func (t *target) view() ipc.Remote {
 		v.State, v.Problem = ipc.RemoteLost, errs.Words(t.status.Lost.Err())
 	case t.sending != "":
 		v.State = ipc.RemoteSending
-	case t.problem != nil:
-		next := t.next.UTC()
+	case problem != nil:
+		next = next.UTC()
 		v.State, v.NextTry = ipc.RemoteFailing, &next
 	}
 	return v
