@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	"mulligan/daemon"
+	"mulligan/errs"
 	"mulligan/ipc"
 	"mulligan/snap/postgres/pgtest"
 	"mulligan/testkit"
@@ -312,5 +314,48 @@ func testTooLargeToRehearse(t *testing.T) {
 	defer w.close(t, d)
 	if now, err := d.Checkpoint(t.Context(), root, "shop", cp.ID); err != nil || now.Rehearsed != nil || built.Load() > 0 || len(problems) > 0 {
 		t.Errorf("%v, %v, built %d times, problems %q", now.Rehearsed, err, built.Load(), problems)
+	}
+}
+
+// A database that cannot be reached keeps no other one of the app from its rehearsal.
+func testRehearsedBesideOneThatIsDown(t *testing.T) {
+	t.Parallel()
+	c := pgtest.Start(t, pgtest.Options{Dir: quickDir(t)})
+	w := newWorld(t, c)
+	var asked atomic.Int32
+	d := w.rehearsing(t, 1<<30, func(step string) error {
+		if step != "estimate the size of db:main for a rehearsal" {
+			return nil
+		}
+		asked.Add(1)
+		return errs.New(errs.Unavailable, "", "the server is down")
+	})
+	defer func() { w.close(t, d) }()
+	a, err := d.App(t.Context(), root, "shop")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Psql(t, "postgres", "CREATE DATABASE second")
+	dbs := append(a.Databases, ipc.Database{Name: "second", Driver: "postgres", DSN: c.DSN("second"), Mode: "logical"})
+	for i := range dbs {
+		if dbs[i].Name == "main" {
+			dbs[i].DSN = w.pg // the answer has no passwords
+		}
+	}
+	if _, err := d.SetApp(t.Context(), root, "shop", ipc.AppChange{Databases: &dbs}); err != nil {
+		t.Fatal(err)
+	}
+	id := checkpoint(t, d).ID
+	waitFor(t, "the other database is rehearsed", func() bool {
+		cp, err := d.Checkpoint(t.Context(), root, "shop", id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		at := slices.IndexFunc(cp.DBSnapshots, func(s ipc.DBSnapshot) bool { return s.Database == "second" })
+		r := cp.DBSnapshots[at].Rehearsed
+		return r != nil && *r
+	})
+	if asked.Load() == 0 {
+		t.Error("nobody asked for the first database")
 	}
 }

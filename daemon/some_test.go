@@ -35,6 +35,7 @@ func TestRehearsals(t *testing.T) {
 		testRehearsalGivesWay,
 		testRescueBesideFrozenRehearsal,
 		testTooLargeToRehearse,
+		testRehearsedBesideOneThatIsDown,
 	)
 }
 

@@ -63,44 +63,57 @@ type outcome struct {
 	store.Rehearsal
 }
 
-// rehearseDue rehearses the newest snapshot of each database whose schema was not rehearsed yet.
-// It returns an error only if another try may succeed.
+// rehearseDue rehearses the newest snapshot of each database whose schema was not rehearsed yet. The error is the first of those after which
+// another try may succeed: a database that cannot be reached keeps no other one from its rehearsal.
 func (svc *Service) rehearseDue(ctx context.Context, a *app.App) (done []outcome, err error) {
-	for _, l := range a.Layers() {
-		r, ok := l.Driver.(snap.Rehearser)
-		if !ok {
-			continue
-		}
-		cps, err := svc.store.Checkpoints(ctx, a.Rec().ID)
-		if err != nil {
-			return done, err
-		}
-		cp, s, ok := newestOf(cps, l.Name)
-		if !ok {
-			continue
-		}
-		shape, err := r.Shape(s.ID)
-		if err != nil || shape == "" || a.CoveredByRehearsal(cps, l.Name, s, shape) {
-			continue // Verify reports snapshots that cannot be read
-		}
-		if ok, err := svc.smallEnough(ctx, l); err != nil || !ok {
-			if err != nil {
-				return done, err
-			}
-			a.NoteRehearsed(l.Name, app.Rehearsed{Shape: shape})
-			continue
-		}
-		err = r.Rehearse(ctx, snap.RestoreID(records.NewID("rehearse-")), s.ID)
-		if passes(ctx, err) {
-			return done, err
-		}
-		o := outcome{cp: cp.ID, layer: l.Name, Rehearsal: store.Rehearsal{At: svc.opt.Now().UTC(), Shape: shape}}
-		if err != nil {
-			o.Problem = errs.Words(err)
-		}
-		done = append(done, o)
+	cps, err := svc.store.Checkpoints(ctx, a.Rec().ID)
+	if err != nil {
+		return nil, err
 	}
-	return done, nil
+	for _, l := range a.Layers() {
+		o, e := svc.rehearseLayer(ctx, a, l, cps)
+		if o != nil {
+			done = append(done, *o)
+		}
+		if err == nil {
+			err = e
+		}
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	return done, err
+}
+
+// rehearseLayer rehearses the newest snapshot of a layer if that is due. It returns an error only if another try may succeed.
+func (svc *Service) rehearseLayer(ctx context.Context, a *app.App, l layer.Layer, cps []store.Checkpoint) (*outcome, error) {
+	r, ok := l.Driver.(snap.Rehearser)
+	if !ok {
+		return nil, nil
+	}
+	cp, s, ok := newestOf(cps, l.Name)
+	if !ok {
+		return nil, nil
+	}
+	shape, err := r.Shape(s.ID)
+	if err != nil || shape == "" || a.CoveredByRehearsal(cps, l.Name, s, shape) {
+		return nil, nil // Verify reports snapshots that cannot be read
+	}
+	if ok, err := svc.smallEnough(ctx, l); err != nil || !ok {
+		if err == nil {
+			a.NoteRehearsed(l.Name, app.Rehearsed{Shape: shape})
+		}
+		return nil, err
+	}
+	err = r.Rehearse(ctx, snap.RestoreID(records.NewID("rehearse-")), s.ID)
+	if passes(ctx, err) {
+		return nil, err
+	}
+	o := &outcome{cp: cp.ID, layer: l.Name, Rehearsal: store.Rehearsal{At: svc.opt.Now().UTC(), Shape: shape}}
+	if err != nil {
+		o.Problem = errs.Words(err)
+	}
+	return o, nil
 }
 
 // newestOf returns the newest checkpoint that has the layer.
