@@ -77,15 +77,19 @@ func (c *Contents) all() []*cas.Store {
 	return append([]*cas.Store{c.main}, slices.Collect(maps.Values(c.of))...)
 }
 
-// each calls f for every store and returns the sum of the results. It ends at the first error.
+// each calls f for every store and returns the sum of the results, and the first error: a store that fails keeps no other owner's from its turn.
 func (c *Contents) each(ctx context.Context, f func(*cas.Store, context.Context) (int64, error)) (sum int64, err error) {
 	for _, s := range c.all() {
-		n, err := f(s, ctx)
-		if sum += n; err != nil {
-			return sum, err
+		n, e := f(s, ctx)
+		sum += n
+		if err == nil {
+			err = e
+		}
+		if ctx.Err() != nil {
+			break
 		}
 	}
-	return sum, nil
+	return sum, err
 }
 
 // Visible returns the number of stored bytes that the caller may see: those of all stores, or of the caller's own.

@@ -22,7 +22,8 @@ type collector struct{ *Store }
 // Collect frees the space of garbage: of objects that are reachable from no root and no open batch. It works on segments of
 // which more than half is garbage. It copies the live objects of such a segment elsewhere, makes the copies durable, and
 // removes the segment. This needs free space for the live objects of one segment at a time. If there is none, Collect punches
-// holes into the segment instead. Batches and reads continue meanwhile. Collect returns the bytes freed, also with an error.
+// holes into the segment instead. Batches and reads continue meanwhile. Collect returns the bytes freed, also with an error. A segment
+// that cannot be collected keeps no other one from it; the error is that of the first.
 func (s *Store) Collect(ctx context.Context) (freed int64, err error) {
 	s.gc.Lock()
 	defer s.gc.Unlock() // Close waits for Collect
@@ -30,28 +31,40 @@ func (s *Store) Collect(ctx context.Context) (freed int64, err error) {
 		return 0, closedError(opCollect)
 	}
 	c := collector{s}
+	note := func(e error) {
+		if err == nil {
+			err = e
+		}
+	}
+	collect := func(g *segment, how func(context.Context, *segment) (int64, error)) {
+		if ctx.Err() != nil {
+			note(errs.Wrap(errs.Unavailable, opCollect, ctx.Err()))
+			return
+		}
+		n, e := how(ctx, g)
+		freed += n
+		note(e)
+	}
 	// Segments without live objects go first: their space may be needed for the copies.
 	for _, g := range c.candidates(func(g *segment) bool { return g.live == 0 }) {
-		n, err := c.vacateSegment(ctx, g)
-		freed += n
-		if err != nil {
-			return freed, err
-		}
+		collect(g, c.vacateSegment)
 	}
-	if err := c.retire(); err != nil {
+	note(c.retire())
+	for _, g := range c.candidates(func(g *segment) bool { return 2*g.live < g.onDisk() }) {
+		collect(g, c.vacateOrPunch)
+	}
+	note(s.ioError(opCollect, durable.Sync(s.dir)))
+	return freed, err
+}
+
+// vacateOrPunch does the same as vacateSegment, and punches holes into g if there is no space for that.
+func (c collector) vacateOrPunch(ctx context.Context, g *segment) (freed int64, err error) {
+	freed, err = c.vacateSegment(ctx, g)
+	if !noSpace(err) {
 		return freed, err
 	}
-	for _, g := range c.candidates(func(g *segment) bool { return 2*g.live < g.onDisk() }) {
-		n, err := c.vacateSegment(ctx, g)
-		if freed += n; noSpace(err) {
-			n, err = c.punch(g)
-			freed += n
-		}
-		if err != nil {
-			return freed, err
-		}
-	}
-	return freed, s.ioError(opCollect, durable.Sync(s.dir))
+	n, err := c.punch(g)
+	return freed + n, err
 }
 
 // vacateSegment moves the live objects of g elsewhere and removes g.

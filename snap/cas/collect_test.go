@@ -2,6 +2,7 @@ package cas
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -100,6 +101,38 @@ func TestDeleteFreesWhatUniqueSaid(t *testing.T) {
 	if n := must(s.Collect(context.Background())); n != 0 {
 		t.Fatalf("a second collection freed %d bytes", n)
 	}
+}
+
+// TestCollectGoesOn: a segment that cannot be collected is an error, and keeps no other one from being collected.
+func TestCollectGoesOn(t *testing.T) {
+	o, trouble, met := small, errors.New("the disk fails"), 0
+	o.Failpoint = func(step string) error {
+		if step != "remove-segment" {
+			return nil
+		}
+		if met++; met == 1 {
+			return trouble
+		}
+		return nil
+	}
+	s := open(t, testkit.TempDir(t), o)
+	keep := noise(t, 4<<10)
+	save(t, s, "kept", keep)
+	for i := range 6 {
+		save(t, s, fmt.Sprint(i), noise(t, 48<<10))
+	}
+	noErr(t, s.Delete("0", "1", "2", "3", "4", "5"))
+	before, gone := must(filepath.Glob(filepath.Join(s.dir, "*.seg"))), 0
+	freed, err := s.Collect(t.Context())
+	for _, path := range before {
+		if _, err := os.Stat(path); err != nil {
+			gone++
+		}
+	}
+	if !errors.Is(err, trouble) || met < 4 || freed < 4*48<<10 || gone != met-1 {
+		t.Fatalf("%d bytes and %d of %d segments are freed, %d were to be: %v", freed, gone, len(before), met, err)
+	}
+	expect(t, s, "kept", keep)
 }
 
 func TestReplacedRootFreesTheOldOne(t *testing.T) {
