@@ -2,14 +2,18 @@ package daemon_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"mulligan/daemon"
 	"mulligan/errs"
@@ -117,7 +121,29 @@ func testForkSettings(t *testing.T) {
 	if got := names(); len(got) != 4 {
 		t.Errorf("a daemon that was just started dropped forks: %q are left", got)
 	}
+	data, at := filepath.Join(around, "data"), filepath.Join(made.Forks[3].Workspace, "mnt")
+	check(t, errors.Join(os.Mkdir(data, 0o755), os.Mkdir(at, 0o755), os.WriteFile(filepath.Join(data, "file"), nil, 0o600)))
+	check(t, unix.Mount(data, at, "", unix.MS_BIND, ""))
+	unmount := sync.OnceValue(func() error { return unix.Unmount(at, 0) })
+	defer unmount() // the fork's folder is removed after the test
+	expire("2", "3", "4")
+	if err := d.DropFork(t.Context(), root, "shop", "4"); errs.KindOf(err) != errs.Conflict || !strings.Contains(err.Error(), at) {
+		t.Errorf("a fork with something mounted in its folder is dropped: %v", err)
+	}
+	if got := page(made.Forks[3].Fork.Ports[0].Address); got != "try 4" {
+		t.Errorf("the fork that was not dropped says %q", got)
+	}
+	check(t, unmount())
+	skew.Add(int64(25 * time.Hour)) // somebody asked for it just now
+	for _, i := range []int{1, 2} {
+		if _, err := d.App(t.Context(), root, made.Forks[i].Slug); err != nil {
+			t.Fatal(err)
+		}
+	}
 	expire("2", "3")
+	if _, err := os.Stat(filepath.Join(data, "file")); err != nil {
+		t.Errorf("what was mounted: %v", err)
+	}
 	for _, f := range []ipc.App{made.Forks[0], made.Forks[3]} {
 		if _, err := os.Stat(f.Workspace); !os.IsNotExist(err) {
 			t.Errorf("the folder of an expired fork: %v", err)

@@ -105,13 +105,7 @@ var removeFolder = privsep.Define("daemon.removeForkFolder", func(ctx context.Co
 	if err = errs.Also(err, dir.Close()); err != nil || id != f.ID {
 		return true, err
 	}
-	// The root's folder is the one that was opened, wherever it is moved to.
-	root, err := os.OpenRoot(fmt.Sprintf("/proc/self/fd/%d", parent.FD()))
-	if err != nil {
-		return true, err
-	}
-	defer root.Close()
-	if err := root.RemoveAll(name); err != nil {
+	if err := parent.RemoveAll(name); err != nil {
 		return true, err
 	}
 	return false, removeEmpty(filepath.Dir(f.Path))

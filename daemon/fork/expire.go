@@ -84,7 +84,7 @@ func (s *Service) expired(ctx context.Context, a *app.App, begun time.Time) (boo
 			return false, nil
 		}
 	}
-	if s.forksOf(rec.ID) > 0 { // they are based on it
+	if s.registry.CheckDrop(a) != nil { // others are based on it, or something is mounted in it
 		return false, nil
 	}
 	changed, err := s.apps.ForkChangedSince(ctx, rec, limit) // takes its time

@@ -14,6 +14,7 @@ import (
 	"mulligan/errs"
 	"mulligan/ipc"
 	"mulligan/snap"
+	"mulligan/snap/files/overlay"
 )
 
 // ClaimFork registers a fork whose record was made from its parent's, before anything of it is made. The record says that it is being made
@@ -198,13 +199,19 @@ func noteUndropped(a *app.App, err error) {
 	a.Undropped.Store(&why)
 }
 
-// CheckDrop refuses to drop a fork that has forks of its own: they are listed by it, and their disks rest on its.
+// CheckDrop refuses to drop a fork that has forks of its own: they are listed by it, and their disks rest on its. It also refuses if something is
+// mounted in the fork's folder, which may be anybody's.
 func (svc *Service) CheckDrop(a *app.App) error {
 	if forks := svc.forksOf(a.Rec().ID); len(forks) > 0 {
 		return errs.New(errs.Conflict, "", "the fork %s has forks itself: %s", a.Rec().Slug, strings.Join(forks, ", ")).
 			WithHint("drop them first: `mulligan drop --all --app %s`", a.Rec().Slug)
 	}
-	return nil
+	mounts, err := overlay.Below(a.Rec().Workspace)
+	if err == nil && len(mounts) > 0 {
+		return errs.New(errs.Conflict, "", "something is mounted in the folder of the fork %s, and would be emptied: %s", a.Rec().Slug, strings.Join(mounts, ", ")).
+			WithHint("umount it first")
+	}
+	return err
 }
 
 // ClearFork ends the processes of a fork, and removes its temporary files.

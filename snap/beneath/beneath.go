@@ -36,6 +36,9 @@ func Open(dir string) (*Root, error) {
 	return &Root{os.NewFile(uintptr(fd), dir)}, nil
 }
 
+// From returns an open folder as a Root. Whoever opened it decided which links lead there.
+func From(folder *os.File) *Root { return &Root{folder} }
+
 // Close closes the folder.
 func (r *Root) Close() error { return r.f.Close() }
 

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -151,5 +152,121 @@ func TestLinksBelow(t *testing.T) {
 			f.Close()
 			t.Errorf("%s was opened through a link", path)
 		}
+	}
+}
+
+// tree makes a folder with folders, files, a fifo and a link that leads out, and returns it with the path of what the link leads to.
+func tree(t *testing.T) (root *Root, top, outside string) {
+	t.Helper()
+	top, err := filepath.EvalSymlinks(testkit.TempDir(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	outside = filepath.Join(top, "outside")
+	for _, dir := range []string{"outside", "gone/a/b/c", "gone/empty", "gone/mnt"} {
+		if err := os.MkdirAll(filepath.Join(top, dir), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, file := range []string{"outside/file", "gone/a/b/c/file", "gone/a/file", "gone/file"} {
+		if err := os.WriteFile(filepath.Join(top, file), []byte("x"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(unix.Mkfifo(filepath.Join(top, "gone/a/fifo"), 0o600), os.Symlink(outside, filepath.Join(top, "gone/a/link"))); err != nil {
+		t.Fatal(err)
+	}
+	if root, err = Open(top); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { root.Close() })
+	return root, top, outside
+}
+
+// TestRemoveAll: a folder goes with all that is in it, and what its links lead to stays.
+func TestRemoveAll(t *testing.T) {
+	root, top, outside := tree(t)
+	for range 2 { // the second time, nothing is there
+		if err := root.RemoveAll("gone"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := os.Lstat(filepath.Join(top, "gone")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the folder: %v", err)
+	}
+	if _, err := os.Stat(filepath.Join(outside, "file")); err != nil {
+		t.Error(err)
+	}
+	for _, name := range []string{"", ".", "..", "/", "outside/file", "../outside"} {
+		if err := root.RemoveAll(name); errs.KindOf(err) != errs.Invalid {
+			t.Errorf("%q: %v", name, err)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(outside, "file")); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestRemoveAllEntersNoMount: what is mounted in a folder that is removed stays as it is, and the error says where it is.
+func TestRemoveAllEntersNoMount(t *testing.T) {
+	testkit.Need(t, "root")
+	for _, at := range []string{"gone/mnt", "gone/a/b/c/file"} {
+		root, top, outside := tree(t)
+		path, from := filepath.Join(top, at), outside
+		if strings.HasSuffix(at, "file") {
+			from = filepath.Join(outside, "file")
+		}
+		if err := unix.Mount(from, path, "", unix.MS_BIND, ""); err != nil {
+			t.Fatal(err)
+		}
+		err := root.RemoveAll("gone")
+		if errs.KindOf(err) != errs.Conflict || !strings.Contains(err.Error(), path) || !strings.Contains(errs.HintOf(err), "umount "+path) {
+			t.Errorf("%s: %v", at, err)
+		}
+		if err := unix.Unmount(path, 0); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := os.Stat(filepath.Join(outside, "file")); err != nil {
+			t.Errorf("what was mounted at %s: %v", at, err)
+		}
+		if err := root.RemoveAll("gone"); err != nil {
+			t.Errorf("without the mount at %s: %v", at, err)
+		}
+	}
+}
+
+// TestRemoveAllOfReadOnlyFolders: an owner removes folders in which nobody may remove anything, as Go's module cache has them.
+func TestRemoveAllOfReadOnlyFolders(t *testing.T) {
+	testkit.Need(t, "root")
+	const nobody = 65534
+	root, top, _ := tree(t)
+	if err := filepath.WalkDir(top, func(path string, _ os.DirEntry, err error) error {
+		return errors.Join(err, os.Lchown(path, nobody, nobody))
+	}); err != nil {
+		t.Fatal(err)
+	}
+	for path, mode := range map[string]os.FileMode{"gone/a/b/c": 0, "gone/a/b": 0o555, "gone/empty": 0o100, "gone": 0o500} {
+		if err := os.Chmod(filepath.Join(top, path), mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // without an unlock, so that the thread ends
+		if _, err := unix.SetfsgidRetGid(nobody); err != nil {
+			done <- err
+			return
+		}
+		if _, err := unix.SetfsuidRetUid(nobody); err != nil {
+			done <- err
+			return
+		}
+		done <- root.RemoveAll("gone")
+	}()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Lstat(filepath.Join(top, "gone")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the folder: %v", err)
 	}
 }

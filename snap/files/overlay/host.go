@@ -107,6 +107,17 @@ func readMounts(file string) (all []entry, err error) {
 	return all, lines.Err()
 }
 
+// Below returns the paths below dir at which something is mounted, as this process sees them.
+func Below(dir string) (list []string, err error) {
+	all, err := readMounts("/proc/thread-self/mountinfo")
+	for _, e := range all {
+		if strings.HasPrefix(e.at, dir+"/") {
+			list = append(list, e.at)
+		}
+	}
+	return list, err
+}
+
 // unescape replaces the kernel's \040 and the like.
 func unescape(s string) string {
 	var out strings.Builder

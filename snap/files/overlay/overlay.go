@@ -159,7 +159,7 @@ func (m Mount) layers(pinned, base *beneath.Root) (upper, work *beneath.Root, er
 // makeLayers makes the folders durably, and the upper one like the copy's: its metadata are those that the workspace has.
 func (m Mount) makeLayers(pinned, base *beneath.Root) error {
 	fresh := m.Name + ".new"
-	if err := removeAll(pinned, fresh); err != nil {
+	if err := pinned.RemoveAll(fresh); err != nil {
 		return err
 	}
 	for _, dir := range []string{fresh, fresh + "/upper", fresh + "/work"} {
@@ -252,7 +252,7 @@ func (m Mount) Remove() error {
 			return err
 		}
 		defer pinned.Close()
-		return errs.Also(removeAll(pinned, m.Name), removeAll(pinned, m.Name+".new"))
+		return errs.Also(pinned.RemoveAll(m.Name), pinned.RemoveAll(m.Name+".new"))
 	}))
 }
 
@@ -352,7 +352,7 @@ func Remove(pinned string) error {
 		// What is in it first, by the folder that was opened: at its path may be another one by now.
 		names, err := inode.List(dir.FD())
 		for _, name := range names {
-			err = errs.Also(err, removeAll(dir, name))
+			err = errs.Also(err, dir.RemoveAll(name))
 		}
 		if err = errs.Also(err, dir.Close()); err != nil {
 			return err
@@ -372,16 +372,6 @@ func removeBare(parent *beneath.Root, name string) error {
 		return nil
 	}
 	return os.NewSyscallError("rmdir", err)
-}
-
-// removeAll removes what is called name in a folder. No link is followed.
-func removeAll(dir *beneath.Root, name string) error {
-	root, err := os.OpenRoot(inode.ProcPath(dir.FD()))
-	if err != nil {
-		return err
-	}
-	defer root.Close()
-	return root.RemoveAll(name)
 }
 
 // unmount unmounts all that is mounted from a source; one that ends with a slash stands for all that begin with it. Who still uses a mount keeps what

@@ -17,6 +17,7 @@ import (
 	"mulligan/errs"
 	"mulligan/privsep"
 	"mulligan/snap"
+	"mulligan/snap/beneath"
 )
 
 // The functions in this file handle files of any kind and content in the place of a data folder. They run as the cluster's
@@ -274,17 +275,15 @@ func moveTo(from, to string) error {
 	return errors.Join(durable.Sync(filepath.Dir(from)), durable.Sync(filepath.Dir(to)))
 }
 
-// removeAll does the same as os.RemoveAll, also for folders without permissions for the owner.
+// removeAll removes what is at a path, with everything in it, and enters nothing that is mounted there.
 func removeAll(path string) error {
-	err := os.RemoveAll(path)
-	if !errors.Is(err, fs.ErrPermission) {
+	parent, err := os.Open(filepath.Dir(path)) // a link to it is the owner's
+	if Absent(err) {
+		return nil
+	}
+	if err != nil {
 		return err
 	}
-	walked := filepath.WalkDir(path, func(path string, e fs.DirEntry, err error) error {
-		if e != nil && e.IsDir() && err == nil {
-			err = unix.Chmod(path, 0o700) // the folder is read after this call
-		}
-		return err
-	})
-	return errs.Also(os.RemoveAll(path), walked)
+	defer parent.Close() // it was only read
+	return beneath.From(parent).RemoveAll(filepath.Base(path))
 }
