@@ -111,6 +111,7 @@ type spec struct {
 	name, service, project, depends string
 	command                         string // for a shell
 	volume                          string // at /data
+	mounts                          []mount.Mount
 	restart                         container.RestartPolicyMode
 	health                          []string
 	rm                              bool
@@ -135,6 +136,7 @@ func (s *stage) make(c spec) (id string) {
 	if c.volume != "" {
 		host.Mounts = append(host.Mounts, mount.Mount{Type: mount.TypeVolume, Source: c.volume, Target: "/data"})
 	}
+	host.Mounts = append(host.Mounts, c.mounts...)
 	cfg := &container.Config{Image: enginetest.Image, Cmd: []string{"/bin/sh", "-c", c.command}, Labels: labels, StopSignal: "SIGTERM"}
 	if c.health != nil {
 		cfg.Healthcheck = &container.HealthConfig{Test: c.health}
@@ -415,6 +417,21 @@ func TestVolumes(t *testing.T) {
 		wantErr(t, err, errs.Unsupported, "not kept by the engine")
 		_, err = p.Volume(ctx, "none")
 		wantErr(t, err, errs.NotFound, "no volume shop_none or none")
+		made, at, err := p.VolumeAt(ctx, "shop-db-1", "/data/cluster")
+		if err != nil || made != v || at != v.Dir+"/cluster" {
+			t.Errorf("the folder is in %+v at %s: %v", made, at, err)
+		}
+		_, _, err = p.VolumeAt(ctx, "shop-db-1", "/usr/lib")
+		wantErr(t, err, errs.Unsupported, "not in a volume")
+		s.make(spec{name: "parted", command: wait, volume: "shop_rows", mounts: []mount.Mount{
+			{Type: mount.TypeVolume, Source: "wal", Target: "/data/cluster/pg_wal"},
+			{Type: mount.TypeBind, Source: "/etc/hostname", Target: "/data/other/postgresql.conf"},
+		}})
+		_, _, err = p.VolumeAt(ctx, "parted", "/data/cluster")
+		wantErr(t, err, errs.Unsupported, "/data/cluster/pg_wal in container parted is not in the same volume")
+		if _, at, err := p.VolumeAt(ctx, "parted", "/data/other"); err != nil || at != v.Dir+"/other" {
+			t.Errorf("a folder with a file from elsewhere is at %q: %v", at, err)
+		}
 		_, err = p.Volume(ctx, "../../etc")
 		wantErr(t, err, errs.Invalid, "not a volume's name")
 	})

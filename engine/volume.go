@@ -2,11 +2,13 @@ package engine
 
 import (
 	"context"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 
 	"github.com/containerd/errdefs"
+	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/api/types/mount"
 	"github.com/moby/moby/client"
 
@@ -60,7 +62,8 @@ func (p *Project) Place(ctx context.Context, name string) (dir string, err error
 	}
 }
 
-// VolumeAt returns the volume in which a path in a container lies, and the path on the host.
+// VolumeAt returns the volume in which a folder in a container lies, and the folder's path on the host. The whole folder must be in that volume,
+// except files that the container has from elsewhere, like a configuration file.
 func (p *Project) VolumeAt(ctx context.Context, name, path string) (v Volume, at string, err error) {
 	in, err := p.e.api.ContainerInspect(ctx, name, client.ContainerInspectOptions{})
 	if err != nil {
@@ -75,12 +78,27 @@ func (p *Project) VolumeAt(ctx context.Context, name, path string) (v Volume, at
 	if best < 0 || in.Container.Mounts[best].Type != mount.TypeVolume {
 		return v, "", errs.New(errs.Unsupported, "", "%s in container %s is not in a volume", path, name).WithHint("keep it in a volume")
 	}
+	for _, m := range in.Container.Mounts {
+		if rel, below := relative(path, m.Destination); below && rel != "." && holdsFolder(m) {
+			return v, "", errs.New(errs.Unsupported, "", "%s in container %s is not in the same volume as the rest of %s", m.Destination, name, path).
+				WithHint("keep all of %s in one volume", path)
+		}
+	}
 	v.Name = in.Container.Mounts[best].Name
 	if v.Dir, err = p.Place(ctx, v.Name); err != nil {
 		return v, "", err
 	}
 	rel, _ := relative(in.Container.Mounts[best].Destination, path)
 	return v, filepath.Join(v.Dir, rel), nil
+}
+
+// holdsFolder reports whether a folder is mounted in a container, and not a single file.
+func holdsFolder(m container.MountPoint) bool {
+	if m.Type != mount.TypeBind {
+		return true
+	}
+	info, err := os.Stat(m.Source)
+	return err != nil || info.IsDir()
 }
 
 // relative returns a path relative to a folder, and whether it is that or below it.

@@ -152,6 +152,11 @@ func TestRefusals(t *testing.T) {
 		check(t, unix.Unmount(s.DataDir, 0))
 		check(t, s.driver.server.Start(t.Context()))
 		fails(t, "a mount point", err, errs.Unsupported, "mount point")
+		part := filepath.Join(s.DataDir, "pg_stat_tmp")
+		check(t, unix.Mount(part, part, "", unix.MS_BIND, ""))
+		err = enable(func(*Config) {})
+		check(t, unix.Unmount(part, 0))
+		fails(t, "a mount in the data folder", err, errs.Unsupported, "something is mounted at "+part)
 	}
 	check(t, enable(func(*Config) {}))
 }

@@ -97,12 +97,12 @@ func canExchange(data, store string) error {
 			return err
 		}
 	}
-	var x unix.Statx_t
-	if err := unix.Statx(unix.AT_FDCWD, data, unix.AT_SYMLINK_NOFOLLOW, unix.STATX_BASIC_STATS, &x); err != nil {
-		return &os.PathError{Op: "statx", Path: data, Err: err}
+	mounted, err := isMountPoint(data)
+	if err != nil {
+		return err
 	}
 	switch {
-	case above.Dev != at.Dev, x.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0:
+	case above.Dev != at.Dev, mounted:
 		return errs.New(errs.Unsupported, "", "the data folder %s is a mount point, which cannot be exchanged", data).
 			WithHint("move the cluster into a folder below the mount point, or use mode = logical")
 	case other.Dev != at.Dev:
@@ -111,7 +111,32 @@ func canExchange(data, store string) error {
 	if err := access(dirOf(data)); err != nil {
 		return unwritable(dirOf(data))
 	}
+	list, err := os.ReadDir(data)
+	if err != nil {
+		return err
+	}
+	for _, e := range list {
+		path := filepath.Join(data, e.Name())
+		mounted, err := isMountPoint(path)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) { // the server makes and removes files
+			return err
+		}
+		if mounted { // it would stay in the folder that is exchanged for another one
+			return errs.New(errs.Unsupported, "", "something is mounted at %s: it does not go along when the data folder is exchanged", path).
+				WithHint("umount it, or use mode = logical")
+		}
+	}
 	return nil
+}
+
+// isMountPoint reports whether something is mounted at a path.
+func isMountPoint(path string) (bool, error) {
+	var x unix.Statx_t
+	err := unix.Statx(unix.AT_FDCWD, path, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT, unix.STATX_BASIC_STATS, &x)
+	if err != nil {
+		return false, &os.PathError{Op: "statx", Path: path, Err: err}
+	}
+	return x.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0, nil
 }
 
 // unwritable returns the error for a folder in which the owner cannot exchange folders.
