@@ -192,9 +192,15 @@ func TestRemoteAway(t *testing.T) {
 // TestRemoteOfDamaged: a checkpoint whose contents are damaged here keeps no other one from the remote, and status goes on to name it. When it
 // can be read again, it is sent as well.
 func TestRemoteOfDamaged(t *testing.T) {
+	for what, kind := range map[string]int{"contents": 1, "tree": 2} { // as in the head of a record, see stretches
+		t.Run(what, func(t *testing.T) { remoteOfDamaged(t, kind) })
+	}
+}
+
+func remoteOfDamaged(t *testing.T, kind int) {
 	b, w := newBucket(t), newWorld(t, nil)
 	one, _ := w.twoPoints(t)
-	path, at := w.onlyIn(t, one)
+	path, at := w.onlyIn(t, one, kind)
 	mend := flip(t, path, at)
 	opt := w.options()
 	opt.UpkeepEvery = 20e6
@@ -243,8 +249,8 @@ func TestRemoteOfDamaged(t *testing.T) {
 	}
 }
 
-// onlyIn returns a byte of an object that the files of this checkpoint need, and nothing else.
-func (w world) onlyIn(t *testing.T, id ipc.CheckpointID) (path string, at int64) {
+// onlyIn returns a byte of an object of a kind that the files of this checkpoint need, and nothing else.
+func (w world) onlyIn(t *testing.T, id ipc.CheckpointID, kind int) (path string, at int64) {
 	t.Helper()
 	d := w.open(t)
 	cp, err := d.Checkpoint(t.Context(), root, "shop", id)
@@ -280,11 +286,11 @@ func (w world) onlyIn(t *testing.T, id ipc.CheckpointID) (path string, at int64)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if of[h] != "" {
+		if of[h] != "" && strings.HasPrefix(p.what, fmt.Sprintf("record of kind %d ", kind)) {
 			return p.path, p.end - 1
 		}
 	}
-	t.Fatalf("none of %d objects is of %s alone", len(needed), id)
+	t.Fatalf("none of %d objects is of kind %d and of %s alone", len(needed), kind, id)
 	return "", 0
 }
 
