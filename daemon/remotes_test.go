@@ -201,11 +201,17 @@ func remoteOfDamaged(t *testing.T, kind int) {
 	b, w := newBucket(t), newWorld(t, nil)
 	one, _ := w.twoPoints(t)
 	path, at := w.onlyIn(t, one, kind)
-	mend := flip(t, path, at)
+	var mend func()
+	if kind == 2 {
+		mend = flip(t, path, at) // found when the daemon starts
+	}
 	opt := w.options()
 	opt.UpkeepEvery = 20e6
 	d := w.openAs(t, opt)
 	defer func() { w.close(t, d) }()
+	if kind == 1 {
+		mend = flip(t, path, at) // found when it is to be sent
+	}
 	auto := func(which string) {
 		t.Helper()
 		if _, err := d.SetApp(t.Context(), root, "shop", ipc.AppChange{Remoting: &ipc.Remoting{Auto: which}}); err != nil {

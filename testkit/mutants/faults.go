@@ -50,7 +50,7 @@ var faults = []fault{
 	{"a stop that was refused stays recorded", "daemon/supervise/loop.go", "_ = p.save(before)", "_ = before", "NotRecorded", "./daemon/supervise"},
 	{"an aside may write to what its container has mounted", "engine/aside.go", "m.Source+\":\"+m.Destination+\":ro\"", "m.Source+\":\"+m.Destination", "Aside", "./engine"},
 	{"mounts below a workspace are entered", "snap/beneath/beneath.go", "unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_NO_XDEV", "unix.RESOLVE_NO_MAGICLINKS", "RemoveAll", "./snap/beneath"},
-	{"a damaged checkpoint keeps others from a remote", "daemon/offsite/push.go", "	case from.unread != nil && errors.Is(err, from.unread):\n		return err, nil\n", "	case errors.Is(err, errors.ErrUnsupported):\n		return err, nil\n", "RemoteOfDamaged", "./daemon"},
+	{"a damaged checkpoint keeps others from a remote", "daemon/offsite/push.go", "return errs.Wrap(errs.Failed, \"push \"+string(cp.ID), err), nil", "return nil, errs.Wrap(errs.Failed, \"push \"+string(cp.ID), err)", "RemoteOfDamaged", "./daemon"},
 	{"a segment that fails ends the collection", "snap/cas/collect.go", "		if ctx.Err() != nil {\n			note(", "		if ctx.Err() != nil || err != nil {\n			note(", "CollectGoesOn", "./snap/cas"},
 	{"a volume is filled below a running container", "snap/volume/volume.go", "	own, strangers, err := d.keeper.Users(ctx, d.name)\n	if all := append(own, strangers...); err == nil && len(all) > 0 {", "	own, strangers, err := d.keeper.Users(ctx, d.name)\n	if all := append(own, strangers...); err == nil && len(all) > 9 {", "Seed", "./snap/volume"},
 }
