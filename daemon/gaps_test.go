@@ -19,7 +19,9 @@ import (
 func TestWorktree(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
-	d := w.open(t)
+	opt := w.options()
+	opt.AgentWait = testkit.Patience // the turn begins when the files are read, however long that takes
+	d := w.openAs(t, opt)
 	defer w.close(t, d)
 	ctx := t.Context()
 	elsewhere := filepath.Join(w.dir, "repo/.git/worktrees/ws")

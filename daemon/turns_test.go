@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -89,6 +90,54 @@ func agentCheckpoints(t *testing.T, d *daemon.Daemon) []ipc.Checkpoint {
 		t.Fatal(err)
 	}
 	return list.Checkpoints
+}
+
+// TestTurnBeforeTheFilesAreRead: a turn that begins while the files are read for the first time starts when they are read. The turn and its
+// checkpoint say that what it wrote until then is not taken back with it.
+func TestTurnBeforeTheFilesAreRead(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	read := make(chan struct{})
+	opt := w.options()
+	opt.Failpoint = func(step string) error {
+		if step == "read first" {
+			<-read
+		}
+		return nil
+	}
+	release := sync.OnceFunc(func() { close(read) })
+	d := w.openAs(t, opt)
+	defer w.close(t, d)
+	defer release()
+	on := true
+	if _, err := d.SetApp(t.Context(), root, "shop", ipc.AppChange{Run: &[]string{}, Auto: &on}); err != nil {
+		t.Fatal(err)
+	}
+	said := func(words []string) bool {
+		return strings.Contains(strings.Join(words, "\n"), "count as written before it: flush files: the files are still being read for the first time")
+	}
+	turn, err := d.BeginTurn(t.Context(), root, "shop", ipc.BeginTurn{TurnID: "early"})
+	if err != nil || !said(turn.Warnings) {
+		t.Fatalf("%+v, %v", turn, err)
+	}
+	w.setFiles(t, "one")
+	release()
+	awaitFollowing(t, d)
+	w.setFiles(t, "two")
+	turn = end(t, d, "early")
+	if turn.CheckpointID == nil || turn.Changes.Modified == 0 {
+		t.Fatalf("%+v", turn)
+	}
+	cp, err := d.Checkpoint(t.Context(), root, "shop", *turn.CheckpointID)
+	if err != nil || !said(cp.Warnings) {
+		t.Errorf("the checkpoint's warnings: %q, %v", cp.Warnings, err)
+	}
+	if _, err := d.Rollback(t.Context(), root, "shop", cp.ID, ipc.RollbackRequest{}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if text, err := os.ReadFile(filepath.Join(w.ws(), "file1")); err != nil || string(text) != "one" {
+		t.Errorf("the file says %q: %v", text, err)
+	}
 }
 
 // TestTurns has agents work in turns: each that changes something leaves one

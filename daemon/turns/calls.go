@@ -46,32 +46,37 @@ func (svc *Service) BeginTurn(ctx context.Context, who ipc.Caller, ref string, r
 		err := svc.store.PutTurn(ctx, &o.Rec)
 		return shownTurn(o.Rec), errs.Wrap(errs.Failed, op, err)
 	}
-	return shownTurn(o.Rec), errs.Wrap(errs.Failed, op, t.begin(ctx, o))
+	rec, err := t.begin(ctx, o)
+	return shownTurn(rec), errs.Wrap(errs.Failed, op, err)
 }
 
-// begin opens a turn at the journal's present position.
-func (t *Tracker) begin(ctx context.Context, o *openTurn) error {
+// begin opens a turn at the journal's present position, and returns its record.
+func (t *Tracker) begin(ctx context.Context, o *openTurn) (store.Turn, error) {
 	short, cancel := context.WithTimeout(ctx, t.svc.opt.AgentWait)
 	defer cancel()
 	mark, err := t.Flush(short)
 	t.beginning.Lock()
 	defer t.beginning.Unlock()
-	if err != nil {
-		o.Rec.Warnings = append(o.Rec.Warnings, "files that were written just before the turn may count as written in it: "+err.Error())
-	} else {
+	switch {
+	case err == nil:
 		t.endBefore(ctx, o.Rec.ConversationID, mark)
+	case mark == "": // the turn starts when the files are read, see awaitFiles
+		o.Rec.Warnings = append(o.Rec.Warnings, "files that the turn writes at its beginning count as written before it: "+err.Error())
+	default:
+		o.Rec.Warnings = append(o.Rec.Warnings, "files that were written just before the turn may count as written in it: "+err.Error())
 	}
 	o.Rec.Start, o.began = mark, time.Now()
 	if err := t.svc.store.PutTurn(ctx, &o.Rec); err != nil {
-		return err
+		return o.Rec, err
 	}
+	rec := o.Rec
 	t.mu.Lock()
 	t.open[o.Rec.ID] = o
 	t.last = time.Now()
 	t.mu.Unlock()
 	t.done.Go(func() { t.look(t.run, o) })
 	t.done.Go(func() { t.captureRest(t.run, o) })
-	return nil
+	return rec, nil
 }
 
 // shownTurn returns a turn as clients see it. Its lists are never null.
