@@ -4,7 +4,10 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"maps"
 	"os"
+	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/klauspost/compress/s2"
@@ -241,4 +244,102 @@ func TestMissingSegment(t *testing.T) {
 	save(t, s, "c", a)
 	_, err := s.Get(blobHash(a))
 	noErr(t, err)
+}
+
+// TestDamagedFormat: whatever bit of the file format is wrong, and if the file is missing or empty, the store has what it had, or it is not
+// opened and not changed. Without a salt that fits, all segments would look like garbage.
+func TestDamagedFormat(t *testing.T) {
+	dir := testkit.TempDir(t)
+	s := open(t, dir, Options{SegmentBytes: 8 << 10, PackBytes: 4 << 10})
+	blob := noise(t, 6<<10)
+	for i := range 4 {
+		save(t, s, fmt.Sprint(i), blob, noise(t, 4<<10))
+	}
+	must(s.Pack(t.Context()))
+	roots := s.Roots("")
+	noErr(t, s.Close())
+	format := must(os.ReadFile(dir + "/format"))
+	before := segmentsIn(t, dir)
+	if len(before) < 3 {
+		t.Fatalf("the store has %d segments", len(before))
+	}
+	cases := map[string][]byte{"missing": nil, "empty": {}, "another text": []byte("garbage")}
+	for bit := range 8 * len(format) {
+		p := slices.Clone(format)
+		p[bit/8] ^= 1 << (bit % 8)
+		cases[fmt.Sprintf("bit %d of %d", bit, 8*len(format))] = p
+	}
+	healed := 0
+	for what, p := range cases {
+		if p == nil {
+			noErr(t, os.Remove(dir+"/format"))
+		} else {
+			noErr(t, os.WriteFile(dir+"/format", p, 0o600))
+		}
+		s, err := Open(dir, small)
+		if err != nil {
+			if errs.KindOf(err) != errs.Unsupported || !maps.Equal(before, segmentsIn(t, dir)) {
+				t.Errorf("%s: %v; changed: %v", what, err, !maps.Equal(before, segmentsIn(t, dir)))
+			}
+			noErr(t, os.WriteFile(dir+"/format", format, 0o600))
+			continue
+		}
+		healed++
+		if !slices.EqualFunc(s.Roots(""), roots, func(a, b Root) bool { return a.Name == b.Name && a.Hash == b.Hash }) {
+			t.Errorf("%s: the roots are others", what)
+		}
+		for _, r := range roots {
+			if err := s.Check(t.Context(), r.Name, true); err != nil {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+		noErr(t, s.Close())
+		if now := must(os.ReadFile(dir + "/format")); !bytes.EqualFold(now, format) {
+			t.Errorf("%s: the file says %q afterwards", what, now)
+		}
+	}
+	if healed < 7*len(cases)/8 {
+		t.Errorf("%d of %d damaged files were made anew", healed, len(cases))
+	}
+}
+
+// TestForeignSegment: a segment of another store is not taken for garbage.
+func TestForeignSegment(t *testing.T) {
+	dir, other := testkit.TempDir(t), testkit.TempDir(t)
+	for _, d := range []string{dir, other} {
+		s := open(t, d, small)
+		for i := range 4 {
+			save(t, s, fmt.Sprint(i), noise(t, 6<<10))
+		}
+		noErr(t, s.Close())
+	}
+	foreign, mine := must(os.ReadFile(segPath(other, 2))), must(os.ReadFile(segPath(dir, 2)))
+	for _, seq := range []uint32{2, 9000} { // with its own number, and as the newest
+		noErr(t, os.WriteFile(segPath(dir, seq), foreign, 0o600))
+		before := segmentsIn(t, dir)
+		_, err := Open(dir, small)
+		wantKind(t, err, errs.Corrupt)
+		if !maps.Equal(before, segmentsIn(t, dir)) {
+			t.Errorf("with a foreign segment %d, the store was changed", seq)
+		}
+		noErr(t, os.WriteFile(segPath(dir, 2), mine, 0o600))
+	}
+	noErr(t, os.Remove(segPath(dir, 9000)))
+	s := open(t, dir, small)
+	for i := range 4 {
+		noErr(t, s.Check(t.Context(), fmt.Sprint(i), true))
+	}
+	noErr(t, s.Close())
+}
+
+// segmentsIn returns the contents of segments and packs, by path.
+func segmentsIn(t *testing.T, dir string) map[string]string {
+	t.Helper()
+	all := map[string]string{}
+	for _, pattern := range []string{"*.seg", "*.pack"} {
+		for _, path := range must(filepath.Glob(filepath.Join(dir, pattern))) {
+			all[path] = string(must(os.ReadFile(path)))
+		}
+	}
+	return all
 }

@@ -12,12 +12,7 @@ import (
 	"github.com/zeebo/blake3"
 
 	"mulligan/snap/cas/encoding"
-)
-
-// version is the number of the on-disk format, which DESIGN.md describes. Format 1 is format 2 without packs and series.
-const (
-	version       = 2
-	oldestVersion = 1
+	"mulligan/snap/cas/mark"
 )
 
 // The kinds of records.
@@ -38,20 +33,16 @@ const (
 )
 
 const (
-	segHeaderSize = 32
+	segHeaderSize = mark.Size
 	headerSize    = 64
 	hashSize      = len(Hash{})
 	maxPayload    = MaxNode + 1<<20
 )
 
-var segMagic = [8]byte{'m', 'u', 'l', 'l', 'i', 'c', 'a', 's'}
-
 // castagnoli is CRC32C (RFC 3720, appendix B.4).
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// salt is the beginning of every record of one store. It is random, so that a search through a damaged segment does not take
-// stored content for a record.
-type salt [8]byte
+type salt = mark.Salt
 
 // header is the header of a record, before its payload.
 //
@@ -232,15 +223,6 @@ func nodeHash(p []byte, refs []Hash) (h Hash) {
 
 // nodeHashers keeps hashers, so that the key is not derived again for every node.
 var nodeHashers = sync.Pool{New: func() any { return blake3.NewDeriveKey("mulligan cas 1 node") }}
-
-func segHeader(sl salt, seq uint32) []byte {
-	p := append(make([]byte, 0, segHeaderSize), segMagic[:]...)
-	p = binary.LittleEndian.AppendUint32(p, version)
-	p = binary.LittleEndian.AppendUint32(p, seq)
-	p = append(p, sl[:]...)
-	p = append(p, 0, 0, 0, 0)
-	return binary.LittleEndian.AppendUint32(p, crc32.Checksum(p, castagnoli))
-}
 
 // change is the content of a kindRoots or kindChange record.
 type change struct {

@@ -288,10 +288,4 @@ func TestUnknownFormat(t *testing.T) {
 	noErr(t, os.WriteFile(dir+"/format", []byte("mulligan-cas 99 future\n"), 0o600))
 	_, err := Open(dir, small)
 	wantKind(t, err, errs.Unsupported)
-	noErr(t, os.WriteFile(dir+"/format", []byte("garbage"), 0o600))
-	_, err = Open(dir, small)
-	wantKind(t, err, errs.Corrupt)
-	noErr(t, os.Remove(dir+"/format"))
-	_, err = Open(dir, small)
-	wantKind(t, err, errs.Corrupt)
 }

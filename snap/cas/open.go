@@ -1,11 +1,7 @@
 package cas
 
 import (
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
-	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -16,6 +12,7 @@ import (
 
 	"mulligan/durable"
 	"mulligan/errs"
+	"mulligan/snap/cas/mark"
 )
 
 const opOpen = "open the store"
@@ -85,7 +82,7 @@ func (op opener) loadAll() error {
 	if err != nil {
 		return err
 	}
-	if err := op.format(len(seqs) == 0); err != nil {
+	if err := op.format(seqs, packs); err != nil {
 		return err
 	}
 	if len(seqs) == 0 {
@@ -186,49 +183,17 @@ func (op opener) openPack(seq uint32) error {
 	return err
 }
 
-// format reads the file with the format's version and the salt, and writes this file for a new store.
-func (op opener) format(fresh bool) error {
-	path := filepath.Join(op.dir, "format")
-	p, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) && fresh {
-		if _, err := rand.Read(op.salt[:]); err != nil {
-			return err
-		}
-		if err := op.writeFormat(path); err != nil {
-			return err
-		}
-		return durable.Sync(filepath.Dir(op.dir)) // the folder may be new, and its parent must be synced
+// format reads the store's salt, and begins a new store.
+func (op opener) format(seqs, packs []uint32) (err error) {
+	var files []mark.File
+	for _, seq := range seqs {
+		files = append(files, mark.File{Path: segPath(op.dir, seq), Seq: seq})
 	}
-	if errors.Is(err, fs.ErrNotExist) {
-		return errs.New(errs.Corrupt, opOpen, "%s is missing, although the store has segments", path).
-			WithHint("put the file back from a backup of the folder")
+	for _, seq := range packs {
+		files = append(files, mark.File{Path: packPath(op.dir, seq), Seq: seq})
 	}
-	if err != nil {
-		return err
-	}
-	f := strings.Fields(string(p))
-	if len(f) < 2 || f[0] != "mulligan-cas" {
-		return errs.New(errs.Corrupt, opOpen, "%s is not a store's format file", path)
-	}
-	old, err := strconv.Atoi(f[1])
-	if err != nil || old < oldestVersion || old > version {
-		return errs.New(errs.Unsupported, opOpen, "%s has format %.20q, and this build knows formats %d to %d", op.dir, f[1], oldestVersion, version).
-			WithHint("use the version of mulligan that wrote it, or a newer one")
-	}
-	if len(f) != 3 || len(f[2]) != 2*len(op.salt) {
-		return errs.New(errs.Corrupt, opOpen, "%s is damaged", path)
-	}
-	if _, err := hex.Decode(op.salt[:], []byte(f[2])); err != nil {
-		return errs.New(errs.Corrupt, opOpen, "%s is damaged", path)
-	}
-	if old < version { // before the store contains records that an older build does not know
-		return op.writeFormat(path)
-	}
-	return nil
-}
-
-func (op opener) writeFormat(path string) error {
-	return durable.WriteFile(path, fmt.Appendf(nil, "mulligan-cas %d %x\n", version, op.salt), 0o600)
+	op.salt, err = mark.Open(op.dir, files)
+	return err
 }
 
 // openSegment opens one segment and adds its objects to the index. The last segment becomes the active one, and openSegment
@@ -258,6 +223,12 @@ func (op opener) openSegment(seq uint32, last bool) (*scan, error) {
 	sc, err := scanSegment(f, fi.Size(), seq, op.salt, false)
 	if err != nil {
 		return nil, err
+	}
+	if len(sc.objects)+len(sc.changes) == 0 {
+		// Its header and its roots were durable before it got its name: no crash leaves it so, and nothing may be cut off.
+		if whole, err := (mark.File{Path: g.path, Seq: seq}).Whole(); !whole {
+			return nil, errs.Also(err, errs.New(errs.Corrupt, opOpen, "nothing in %s can be read", g.path).WithHint("put the store back from a backup"))
+		}
 	}
 	op.active = g
 	g.objects = sc.objects

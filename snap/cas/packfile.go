@@ -1,35 +1,26 @@
 package cas
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"os"
 	"path/filepath"
 	"slices"
 	"sync"
 
 	"mulligan/durable"
+	"mulligan/snap/cas/mark"
 )
 
 // A pack is a segment that is written as a whole and never grows: a file NNNNNNNN.pack with groups. The numbers of packs begin
 // at firstPack, so that they differ from those of the log's segments.
 const firstPack = 1 << 31
 
-var packMagic = [8]byte{'m', 'u', 'l', 'l', 'p', 'a', 'c', 'k'}
-
 func packPath(dir string, seq uint32) string {
 	return filepath.Join(dir, fmt.Sprintf("%08x.pack", seq-firstPack))
 }
 
 func (g *segment) isPack() bool { return g.seq >= firstPack }
-
-func packHeader(sl salt, seq uint32) []byte {
-	p := segHeader(sl, seq)[:segHeaderSize-4]
-	copy(p, packMagic[:])
-	return binary.LittleEndian.AppendUint32(p, crc32.Checksum(p, castagnoli))
-}
 
 // packWriter writes one pack, under a temporary name until finish.
 type packWriter struct {
@@ -47,7 +38,7 @@ func (s *Store) newPack() (*packWriter, error) {
 	g.f = f
 	g.size.Store(segHeaderSize)
 	w := &packWriter{s: s, g: g}
-	if _, err := f.WriteAt(packHeader(s.salt, seq), 0); err != nil {
+	if _, err := f.WriteAt(mark.Header(mark.Pack, s.salt, seq), 0); err != nil {
 		w.abandon()
 		return nil, err
 	}

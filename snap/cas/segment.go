@@ -13,6 +13,7 @@ import (
 
 	"mulligan/durable"
 	"mulligan/errs"
+	"mulligan/snap/cas/mark"
 )
 
 const (
@@ -308,7 +309,7 @@ func (s *Store) create(seq uint32) (*segment, error) {
 
 // fill writes the header and the roots of a new segment, makes them durable, and renames the file to its final name.
 func (s *Store) fill(g *segment) error {
-	if _, err := g.f.WriteAt(segHeader(s.salt, g.seq), 0); err != nil {
+	if _, err := g.f.WriteAt(mark.Header(mark.Segment, s.salt, g.seq), 0); err != nil {
 		return err
 	}
 	c := change{id: s.changeID, set: s.Roots(""), all: true}

@@ -52,5 +52,6 @@ var faults = []fault{
 	{"mounts below a workspace are entered", "snap/beneath/beneath.go", "unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_NO_XDEV", "unix.RESOLVE_NO_MAGICLINKS", "RemoveAll", "./snap/beneath"},
 	{"a damaged checkpoint keeps others from a remote", "daemon/offsite/push.go", "return errs.Wrap(errs.Failed, \"push \"+string(cp.ID), err), nil", "return nil, errs.Wrap(errs.Failed, \"push \"+string(cp.ID), err)", "RemoteOfDamaged", "./daemon"},
 	{"a segment that fails ends the collection", "snap/cas/collect.go", "		if ctx.Err() != nil {\n			note(", "		if ctx.Err() != nil || err != nil {\n			note(", "CollectGoesOn", "./snap/cas"},
+	{"a store's salt is believed without a look", "snap/cas/mark/mark.go", "case ok && (len(found) == 0 || found[sl]):", "case ok:", "DamagedFormat", "./snap/cas"},
 	{"a volume is filled below a running container", "snap/volume/volume.go", "	own, strangers, err := d.keeper.Users(ctx, d.name)\n	if all := append(own, strangers...); err == nil && len(all) > 0 {", "	own, strangers, err := d.keeper.Users(ctx, d.name)\n	if all := append(own, strangers...); err == nil && len(all) > 9 {", "Seed", "./snap/volume"},
 }
