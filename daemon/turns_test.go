@@ -93,7 +93,7 @@ func agentCheckpoints(t *testing.T, d *daemon.Daemon) []ipc.Checkpoint {
 }
 
 // TestTurnBeforeTheFilesAreRead: a turn that begins while the files are read for the first time starts when they are read. The turn and its
-// checkpoint say that what it wrote until then is not taken back with it.
+// checkpoint say that what it wrote until then may not be taken back with it.
 func TestTurnBeforeTheFilesAreRead(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
@@ -114,7 +114,7 @@ func TestTurnBeforeTheFilesAreRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	said := func(words []string) bool {
-		return strings.Contains(strings.Join(words, "\n"), "count as written before it: flush files: the files are still being read for the first time")
+		return strings.Contains(strings.Join(words, "\n"), "may count as written before it: flush files: the files are still being read for the first time")
 	}
 	turn, err := d.BeginTurn(t.Context(), root, "shop", ipc.BeginTurn{TurnID: "early"})
 	if err != nil || !said(turn.Warnings) {
@@ -135,8 +135,8 @@ func TestTurnBeforeTheFilesAreRead(t *testing.T) {
 	if _, err := d.Rollback(t.Context(), root, "shop", cp.ID, ipc.RollbackRequest{}, nil); err != nil {
 		t.Fatal(err)
 	}
-	if text, err := os.ReadFile(filepath.Join(w.ws(), "file1")); err != nil || string(text) != "one" {
-		t.Errorf("the file says %q: %v", text, err)
+	if text, err := os.ReadFile(filepath.Join(w.ws(), "file1")); err != nil || string(text) != "zero" && string(text) != "one" {
+		t.Errorf("the file says %q: %v", text, err) // "one" if it was written before the reading came to it
 	}
 }
 

@@ -61,7 +61,7 @@ func (t *Tracker) begin(ctx context.Context, o *openTurn) (store.Turn, error) {
 	case err == nil:
 		t.endBefore(ctx, o.Rec.ConversationID, mark)
 	case mark == "": // the turn starts when the files are read, see awaitFiles
-		o.Rec.Warnings = append(o.Rec.Warnings, "files that the turn writes at its beginning count as written before it: "+err.Error())
+		o.Rec.Warnings = append(o.Rec.Warnings, "files that the turn writes at its beginning may count as written before it: "+err.Error())
 	default:
 		o.Rec.Warnings = append(o.Rec.Warnings, "files that were written just before the turn may count as written in it: "+err.Error())
 	}
