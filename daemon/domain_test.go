@@ -3,7 +3,6 @@
 package daemon_test
 
 import (
-	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
@@ -15,6 +14,7 @@ import (
 	"libvirt.org/go/libvirt"
 
 	"mulligan/daemon"
+	"mulligan/durable"
 	"mulligan/errs"
 	"mulligan/ipc"
 	"mulligan/snap"
@@ -435,13 +435,7 @@ func (w *vmWorld) stored(t *testing.T, app ipc.AppID, cp ipc.Checkpoint) string 
 		}
 		Snapshots map[string]struct{ Layer string }
 	}
-	data, err := os.ReadFile(filepath.Join(w.state(), "apps", string(app), "disk", "tree.json"))
-	if err == nil {
-		err = json.Unmarshal(data, &tree)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, durable.ReadJSON(filepath.Join(w.state(), "apps", string(app), "disk", "tree.json"), &tree))
 	var words []string
 	for _, dev := range []string{"vda", "vdb"} {
 		raw := filepath.Join(t.TempDir(), dev)

@@ -1,7 +1,6 @@
 package database
 
 import (
-	"encoding/json"
 	"errors"
 	"os"
 	"path/filepath"
@@ -106,14 +105,15 @@ func (r *Plans) Load(op string, id snap.RestoreID, into Planned) error {
 	if !ValidName(string(id)) {
 		return r.NoSwitch(op, id)
 	}
-	data, err := os.ReadFile(r.file(id))
+	err := durable.ReadJSON(r.file(id), into)
 	if errors.Is(err, os.ErrNotExist) {
 		return r.NoSwitch(op, id)
 	}
-	if err != nil {
-		return errs.Wrap(errs.Failed, op, err)
+	kind := errs.Failed
+	if damage := (*durable.DamagedError)(nil); errors.As(err, &damage) {
+		kind = errs.Corrupt
 	}
-	return errs.Wrap(errs.Corrupt, op, json.Unmarshal(data, into))
+	return errs.Wrap(kind, op, err)
 }
 
 // NoSwitch returns the errs.NotFound error for a switch that does not exist.
@@ -129,11 +129,7 @@ func (r *Plans) Save(p Planned) error {
 			return err
 		}
 	}
-	data, err := json.MarshalIndent(p, "", "\t")
-	if err != nil {
-		return err
-	}
-	if err := durable.WriteFile(r.file(id), data, 0o600); err != nil {
+	if err := durable.WriteJSON(r.file(id), p); err != nil {
 		return err
 	}
 	return durable.Sync(r.dir)

@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"os"
 	"path/filepath"
@@ -69,11 +68,7 @@ func (d *deferred) captureAside(id snap.SnapshotID) (s snap.Snapshot, ok bool, e
 	if ok, err = d.aside.Has(); err != nil || !ok {
 		return s, false, err
 	}
-	data, err := json.Marshal(origin{id})
-	if err == nil {
-		err = durable.WriteFile(d.file, data, 0o600)
-	}
-	if err == nil {
+	if err = durable.WriteJSON(d.file, origin{id}); err == nil {
 		err = d.cfg.Failpoint.At("aside: captured")
 	}
 	return snap.Snapshot{ID: id, Driver: "postgres", Quiesced: true, Created: time.Now().UTC()}, true, err
@@ -81,13 +76,10 @@ func (d *deferred) captureAside(id snap.SnapshotID) (s snap.Snapshot, ok bool, e
 
 // pending returns the snapshot whose contents are in the Aside; "" if there is none.
 func (d *deferred) pending() (snap.SnapshotID, error) {
-	data, err := os.ReadFile(d.file)
+	var o origin
+	err := durable.ReadJSON(d.file, &o)
 	if errors.Is(err, os.ErrNotExist) {
 		return "", nil
-	}
-	var o origin
-	if err == nil {
-		err = json.Unmarshal(data, &o)
 	}
 	return o.Snapshot, errs.Wrap(errs.Corrupt, "", err)
 }

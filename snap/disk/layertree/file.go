@@ -1,7 +1,6 @@
 package layertree
 
 import (
-	"encoding/json"
 	"errors"
 	"os"
 	"path/filepath"
@@ -24,17 +23,16 @@ func Holds(dir string) bool {
 
 // Read reads the record in the folder dir; nil if there is none.
 func Read(op, dir string) (*Tree, error) {
-	data, err := os.ReadFile(file(dir))
-	if errors.Is(err, os.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, errs.Wrap(errs.Failed, op, err)
-	}
 	t := &Tree{}
-	if err := json.Unmarshal(data, t); err != nil {
-		return nil, errs.New(errs.Corrupt, op, "%s is damaged: %v", file(dir), err).
+	var damage *durable.DamagedError
+	switch err := durable.ReadJSON(file(dir), t); {
+	case errors.Is(err, os.ErrNotExist):
+		return nil, nil
+	case errors.As(err, &damage):
+		return nil, errs.New(errs.Corrupt, op, "%s is damaged: %v", damage.Path, damage.Err).
 			WithHint("the disks are whole: put the file back from a backup")
+	case err != nil:
+		return nil, errs.Wrap(errs.Failed, op, err)
 	}
 	if t.Version != Version {
 		return nil, errs.New(errs.Unsupported, op, "%s has version %d", file(dir), t.Version).WithHint("a newer mulligan wrote it: use that one")
@@ -43,13 +41,7 @@ func Read(op, dir string) (*Tree, error) {
 }
 
 // Write durably replaces the record in the folder dir.
-func (t *Tree) Write(dir string) error {
-	data, err := json.MarshalIndent(t, "", "\t")
-	if err != nil {
-		return err
-	}
-	return durable.WriteFile(file(dir), data, 0o600)
-}
+func (t *Tree) Write(dir string) error { return durable.WriteJSON(file(dir), t) }
 
 // Remove durably removes the record in the folder dir.
 func Remove(dir string) error {

@@ -107,17 +107,16 @@ func Holds(stateDir string) bool {
 
 // readRecord returns nil if there is no record.
 func readRecord(op, dir string) (*record, error) {
-	data, err := os.ReadFile(recordFile(dir))
-	if errors.Is(err, os.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, errs.Wrap(errs.Failed, op, err)
-	}
 	r := &record{}
-	if err := json.Unmarshal(data, r); err != nil {
-		return nil, errs.New(errs.Corrupt, op, "%s is damaged: %v", recordFile(dir), err).
+	var damage *durable.DamagedError
+	switch err := durable.ReadJSON(recordFile(dir), r); {
+	case errors.Is(err, os.ErrNotExist):
+		return nil, nil
+	case errors.As(err, &damage):
+		return nil, errs.New(errs.Corrupt, op, "%s is damaged: %v", damage.Path, damage.Err).
 			WithHint("the disks are whole: put the file back from a backup")
+	case err != nil:
+		return nil, errs.Wrap(errs.Failed, op, err)
 	}
 	if r.Version != version {
 		return nil, errs.New(errs.Unsupported, op, "%s has version %d", recordFile(dir), r.Version).WithHint("a newer mulligan wrote it: use that one")
@@ -125,13 +124,7 @@ func readRecord(op, dir string) (*record, error) {
 	return r, nil
 }
 
-func (r *record) write(dir string) error {
-	data, err := json.MarshalIndent(r, "", "\t")
-	if err != nil {
-		return err
-	}
-	return durable.WriteFile(recordFile(dir), data, 0o600)
-}
+func (r *record) write(dir string) error { return durable.WriteJSON(recordFile(dir), r) }
 
 func (r *record) clone() (*record, error) {
 	data, err := json.Marshal(r)

@@ -2,7 +2,6 @@
 package jsonrows
 
 import (
-	"encoding/json"
 	"errors"
 	"io/fs"
 	"os"
@@ -18,13 +17,7 @@ import (
 type Folder string
 
 // Put writes a record durably.
-func (f Folder) Put(kind, id string, v any) error {
-	data, err := json.Marshal(v)
-	if err != nil {
-		return err
-	}
-	return durable.WriteFile(f.file(kind, id), data, 0o600)
-}
+func (f Folder) Put(kind, id string, v any) error { return durable.WriteJSON(f.file(kind, id), v) }
 
 func (f Folder) file(kind, id string) string { return filepath.Join(string(f), kind, id+".json") }
 
@@ -33,14 +26,11 @@ func (f Folder) Get(kind, id string, v any) error {
 	if !database.ValidName(id) {
 		return fs.ErrNotExist
 	}
-	data, err := os.ReadFile(f.file(kind, id))
-	if err != nil {
-		return err
+	err := durable.ReadJSON(f.file(kind, id), v)
+	if damage := (*durable.DamagedError)(nil); errors.As(err, &damage) {
+		return errs.Wrap(errs.Corrupt, "read the record of "+id, damage)
 	}
-	if err := json.Unmarshal(data, v); err != nil {
-		return errs.Wrap(errs.Corrupt, "read the record of "+id, err)
-	}
-	return nil
+	return err
 }
 
 // Drop removes a record durably. A missing record is not an error.
