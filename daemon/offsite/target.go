@@ -253,18 +253,18 @@ func (t *target) since(tries int, id ipc.CheckpointID) (ended bool, changed <-ch
 	return t.tries > tries, t.changed, t.problem
 }
 
-// trouble returns what is wrong, and when the next try is: with the remote, or else with the oldest checkpoint that could not be read.
+// trouble returns what is wrong, with the remote or else with the oldest checkpoint that could not be read, and when that is tried again.
 // t.mu is locked.
-func (t *target) trouble() (problem error, next time.Time) {
+func (t *target) trouble() (next time.Time, problem error) {
 	if t.problem != nil {
-		return t.problem, t.next
+		return t.next, t.problem
 	}
 	for _, cp := range t.behind {
 		if u, ok := t.unread[cp.ID]; ok {
-			return u.err, u.next
+			return u.next, u.err
 		}
 	}
-	return nil, time.Time{}
+	return time.Time{}, nil
 }
 
 // words say what is wrong with the remote; "" is nothing.
@@ -306,7 +306,7 @@ func (t *target) view() ipc.Remote {
 		u := t.bucket.Usage()
 		v.Requests, v.SentBytes = u.Requests, u.Sent
 	}
-	problem, next := t.trouble()
+	next, problem := t.trouble()
 	if problem != nil {
 		v.Problem = errs.Words(problem)
 	}
