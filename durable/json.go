@@ -3,10 +3,11 @@ package durable
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"hash/crc32"
 	"os"
+
+	"mulligan/errs"
 )
 
 // sumMark begins the last line of a file that WriteJSON wrote: the CRC32C of all that is before that line follows, in hex.
@@ -14,18 +15,6 @@ const sumMark = "crc32c "
 
 // castagnoli is CRC32C (RFC 3720, appendix B.4).
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
-
-// DamagedError says that the content of a file is not what was written to it.
-type DamagedError struct {
-	Path string
-	Err  error
-}
-
-// Error implements error.
-func (e *DamagedError) Error() string { return e.Path + " is damaged: " + e.Err.Error() }
-
-// Unwrap returns the cause.
-func (e *DamagedError) Unwrap() error { return e.Err }
 
 // WriteJSON replaces the file at path by v as JSON with a checksum, like WriteFile. Only its owner may read the file.
 func WriteJSON(path string, v any) error {
@@ -37,8 +26,8 @@ func WriteJSON(path string, v any) error {
 	return WriteFile(path, fmt.Appendf(data, "%s%08x\n", sumMark, crc32.Checksum(data, castagnoli)), 0o600)
 }
 
-// ReadJSON reads what WriteJSON wrote at path into v. The error is fs.ErrNotExist if there is no file, and a [DamagedError] if the file is
-// damaged. A file without a checksum, which an earlier version wrote, is read as it is.
+// ReadJSON reads what WriteJSON wrote at path into v. The error is fs.ErrNotExist if there is no file, and of kind errs.Corrupt if the file
+// is damaged. A file without a checksum, which an earlier version wrote, is read as it is.
 func ReadJSON(path string, v any) error {
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -47,12 +36,12 @@ func ReadJSON(path string, v any) error {
 	at := bytes.LastIndexByte(bytes.TrimSuffix(data, []byte("\n")), '\n') + 1
 	if body, line := data[:at], data[at:]; bytes.HasPrefix(line, []byte(sumMark)) {
 		if want := fmt.Sprintf("%s%08x\n", sumMark, crc32.Checksum(body, castagnoli)); string(line) != want {
-			return &DamagedError{path, errors.New("its checksum is another one")}
+			return errs.New(errs.Corrupt, "", "%s is damaged: its checksum is another one", path)
 		}
 		data = body
 	}
 	if err := json.Unmarshal(data, v); err != nil {
-		return &DamagedError{path, err}
+		return &errs.Error{Kind: errs.Corrupt, Message: path + " is damaged", Err: err}
 	}
 	return nil
 }

@@ -109,11 +109,7 @@ func (r *Plans) Load(op string, id snap.RestoreID, into Planned) error {
 	if errors.Is(err, os.ErrNotExist) {
 		return r.NoSwitch(op, id)
 	}
-	kind := errs.Failed
-	if damage := (*durable.DamagedError)(nil); errors.As(err, &damage) {
-		kind = errs.Corrupt
-	}
-	return errs.Wrap(kind, op, err)
+	return errs.Wrap(errs.Failed, op, err)
 }
 
 // NoSwitch returns the errs.NotFound error for a switch that does not exist.

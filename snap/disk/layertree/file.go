@@ -24,13 +24,11 @@ func Holds(dir string) bool {
 // Read reads the record in the folder dir; nil if there is none.
 func Read(op, dir string) (*Tree, error) {
 	t := &Tree{}
-	var damage *durable.DamagedError
 	switch err := durable.ReadJSON(file(dir), t); {
 	case errors.Is(err, os.ErrNotExist):
 		return nil, nil
-	case errors.As(err, &damage):
-		return nil, errs.New(errs.Corrupt, op, "%s is damaged: %v", damage.Path, damage.Err).
-			WithHint("the disks are whole: put the file back from a backup")
+	case errs.KindOf(err) == errs.Corrupt:
+		return nil, (&errs.Error{Kind: errs.Corrupt, Op: op, Err: err}).WithHint("the disks are whole: put the file back from a backup")
 	case err != nil:
 		return nil, errs.Wrap(errs.Failed, op, err)
 	}

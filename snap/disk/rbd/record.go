@@ -108,13 +108,11 @@ func Holds(stateDir string) bool {
 // readRecord returns nil if there is no record.
 func readRecord(op, dir string) (*record, error) {
 	r := &record{}
-	var damage *durable.DamagedError
 	switch err := durable.ReadJSON(recordFile(dir), r); {
 	case errors.Is(err, os.ErrNotExist):
 		return nil, nil
-	case errors.As(err, &damage):
-		return nil, errs.New(errs.Corrupt, op, "%s is damaged: %v", damage.Path, damage.Err).
-			WithHint("the disks are whole: put the file back from a backup")
+	case errs.KindOf(err) == errs.Corrupt:
+		return nil, (&errs.Error{Kind: errs.Corrupt, Op: op, Err: err}).WithHint("the disks are whole: put the file back from a backup")
 	case err != nil:
 		return nil, errs.Wrap(errs.Failed, op, err)
 	}

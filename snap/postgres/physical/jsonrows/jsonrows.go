@@ -27,8 +27,8 @@ func (f Folder) Get(kind, id string, v any) error {
 		return fs.ErrNotExist
 	}
 	err := durable.ReadJSON(f.file(kind, id), v)
-	if damage := (*durable.DamagedError)(nil); errors.As(err, &damage) {
-		return errs.Wrap(errs.Corrupt, "read the record of "+id, damage)
+	if errs.KindOf(err) == errs.Corrupt {
+		return errs.Wrap(errs.Corrupt, "read the record of "+id, err)
 	}
 	return err
 }
