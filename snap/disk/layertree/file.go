@@ -28,7 +28,7 @@ func Read(op, dir string) (*Tree, error) {
 	case errors.Is(err, os.ErrNotExist):
 		return nil, nil
 	case errs.KindOf(err) == errs.Corrupt:
-		return nil, (&errs.Error{Kind: errs.Corrupt, Op: op, Err: err}).WithHint("the disks are whole: put the file back from a backup")
+		return nil, errs.New(errs.Corrupt, op, "the record of the disks: %v", err).WithHint("the disks are whole: put the file back from a backup")
 	case err != nil:
 		return nil, errs.Wrap(errs.Failed, op, err)
 	}

@@ -112,7 +112,7 @@ func readRecord(op, dir string) (*record, error) {
 	case errors.Is(err, os.ErrNotExist):
 		return nil, nil
 	case errs.KindOf(err) == errs.Corrupt:
-		return nil, (&errs.Error{Kind: errs.Corrupt, Op: op, Err: err}).WithHint("the disks are whole: put the file back from a backup")
+		return nil, errs.New(errs.Corrupt, op, "the record of the disks: %v", err).WithHint("the disks are whole: put the file back from a backup")
 	case err != nil:
 		return nil, errs.Wrap(errs.Failed, op, err)
 	}
