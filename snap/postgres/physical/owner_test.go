@@ -355,3 +355,36 @@ func testStartWhileTheOldServerEnds(t *testing.T) {
 		t.Error("no server is up")
 	}
 }
+
+// Whose a cluster is stays known without its data folder, from the records of the driver and from those of an earlier version. What is
+// stored for the cluster is removed by them.
+func TestKnownWithoutDataFolder(t *testing.T) {
+	testkit.Need(t, "root")
+	for _, version := range []string{"this", "earlier"} {
+		t.Run(version, func(t *testing.T) {
+			dir, state := reachable(t), t.TempDir()
+			w := ward{Store: filepath.Join(dir, "data.mulligan"), UID: somebody.UID, GID: somebody.GID, Bin: "/opt/pg/bin"}
+			check(t, os.Chown(dir, somebody.UID, somebody.GID))
+			check(t, os.Mkdir(w.Store, 0o700))
+			check(t, os.Chown(w.Store, somebody.UID, somebody.GID))
+			if version == "earlier" {
+				text := fmt.Sprintf(`{"store": %q, "UID": %d, "GID": %d, "Bin": %q, "Apart": false}`, w.Store, w.UID, w.GID, w.Bin)
+				check(t, os.WriteFile(filepath.Join(state, "ward.json"), []byte(text), 0o600))
+			} else {
+				check(t, (&records{dir: state, ward: w}).remember(facts{}))
+			}
+
+			p, found := Recall(state)
+			if !found || p.Owner.UID != w.UID || p.Owner.GID != w.GID || p.Bin != w.Bin {
+				t.Errorf("recalled %+v, %v", p, found)
+			}
+
+			check(t, Purge(state))
+			for _, gone := range []string{w.Store, state} {
+				if _, err := os.Lstat(gone); !errors.Is(err, fs.ErrNotExist) {
+					t.Errorf("%s after the removal: %v", gone, err)
+				}
+			}
+		})
+	}
+}

@@ -2,10 +2,7 @@ package physical
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"os"
-	"path/filepath"
 	"time"
 
 	"mulligan/errs"
@@ -60,9 +57,8 @@ func (d *Driver) salvage(ctx context.Context, req snap.CaptureRequest) (r raw, e
 // Recall returns the recorded programs and owner of the cluster with this StateDir. It serves a driver whose cluster has no
 // data folder to [Locate].
 func Recall(stateDir string) (p pgserver.Place, found bool) {
-	var w ward
-	data, err := os.ReadFile(filepath.Join(stateDir, "ward.json"))
-	if err != nil || json.Unmarshal(data, &w) != nil || w.Store == "" {
+	w, err := wardOf(stateDir)
+	if err != nil || w.Store == "" {
 		return p, false
 	}
 	return pgserver.Place{Bin: w.Bin, Owner: privsep.User{UID: w.UID, GID: w.GID}}, true

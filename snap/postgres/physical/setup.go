@@ -2,12 +2,10 @@ package physical
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -210,15 +208,11 @@ func (d *Driver) reset(ctx context.Context) (changes []string, restart bool, err
 // exists. The server must have stopped archiving into the store.
 func Purge(stateDir string) error {
 	const op = "remove what is stored of cluster"
-	var w ward
-	switch data, err := os.ReadFile(filepath.Join(stateDir, "ward.json")); {
+	switch w, err := wardOf(stateDir); {
 	case errors.Is(err, fs.ErrNotExist):
 	case err != nil:
 		return errs.Wrap(errs.Failed, op, err)
 	default:
-		if err := json.Unmarshal(data, &w); err != nil {
-			return errs.Wrap(errs.Corrupt, op, err)
-		}
 		ctx, cancel := context.WithTimeout(context.Background(), cleanTimeout)
 		defer cancel()
 		// A command that the server's archiver began before may still write a file into the store.
