@@ -192,7 +192,8 @@ func (s *Service) adopt(ctx context.Context, from, to *app.App, cp store.Checkpo
 			Layer: l.Name, ID: got.ID, Driver: got.Driver, Hash: got.Hash, Position: got.Position, Quiesced: held.Quiesced || !ok && got.Quiesced, Raw: held.Raw || got.Raw,
 		})
 	}
-	return made, s.checkpoints.Record(ctx, to, &made, "")
+	err = s.checkpoints.Record(ctx, to, &made, "")
+	return made, err
 }
 
 // adoptLayer stores the state of a layer that another app has as one of to's layer l. One of the two apps is a fork of the other. If the
@@ -266,7 +267,8 @@ func (s *Service) describe(ctx context.Context, parent *app.App, origin store.Ch
 		Name: name, Parent: was.ID, Origin: origin.ID, ParentPath: was.Workspace, Servers: kinds, Making: true,
 	}
 	if engine.Names(was.Unit) {
-		return rec, s.onProject(ctx, parent, &rec, req.Set)
+		err := s.onProject(ctx, parent, &rec, req.Set)
+		return rec, err
 	}
 	if layer.StartsDomain(parent.Unit()) {
 		was.Unit = "" // the daemon starts the fork's domain
@@ -287,7 +289,8 @@ func (s *Service) describe(ctx context.Context, parent *app.App, origin store.Ch
 	}
 	if rec.Fork.Isolation == ipc.IsolationPorts {
 		rec.Fork.ParentPath = rec.Workspace
-		return rec, s.onHost(ctx, was, &rec, req.Set)
+		err := s.onHost(ctx, was, &rec, req.Set)
+		return rec, err
 	}
 	if why := layer.NoWayOut(rec); why != "" {
 		rec.Fork.Notes = append(rec.Fork.Notes, why)
@@ -308,7 +311,8 @@ func (s *Service) describe(ctx context.Context, parent *app.App, origin store.Ch
 	if unit := rec.Fork.ParentUnit; unit != "" {
 		rec.Unit = layer.CopyName(rec.ID, unit)
 	}
-	return rec, s.ports(was.Fork, &rec)
+	err := s.ports(was.Fork, &rec)
+	return rec, err
 }
 
 // forksDir is the folder in which the folders of an app's forks are made.

@@ -386,7 +386,8 @@ func (c *cloning) bring(ctx context.Context, t *target, a *app.App) (ipc.Checkpo
 	}); err != nil {
 		return "", err
 	}
-	return cp.ID, c.s.checkpoints.Record(ctx, a, &cp, "")
+	err = c.s.checkpoints.Record(ctx, a, &cp, "")
+	return cp.ID, err
 }
 
 var idSyntax = regexp.MustCompile(`^cp-[0-9a-f]{12,64}$`)

@@ -99,7 +99,8 @@ func (s *Service) fetch(ctx context.Context, who ipc.Caller, a *app.App, list []
 	if err := s.opt.Failpoint.At("fetch: record"); err != nil {
 		return cp, err
 	}
-	return cp, s.checkpoints.Record(ctx, a, &cp, "")
+	err = s.checkpoints.Record(ctx, a, &cp, "")
+	return cp, err
 }
 
 // look finds a checkpoint on one of the remotes. What is wrong with one does not keep it from the others.

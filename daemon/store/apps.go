@@ -85,7 +85,8 @@ func (s *Store) apps(ctx context.Context, where string, args ...any) ([]App, err
 				at := time.Unix(0, removed.Int64).UTC()
 				a.RemovedAt = &at
 			}
-			return a, corrupt(json.Unmarshal([]byte(spec), &a.App))
+			err = corrupt(json.Unmarshal([]byte(spec), &a.App))
+			return a, err
 		}, args...)
 }
 

@@ -65,7 +65,8 @@ func Remotes(ctx context.Context, s *Store) ([]Remote, error) {
 		if !whole {
 			return r, damaged("a remote")
 		}
-		return r, errs.Wrap(errs.Corrupt, "", json.Unmarshal([]byte(body), &r))
+		err = errs.Wrap(errs.Corrupt, "", json.Unmarshal([]byte(body), &r))
+		return r, err
 	})
 }
 

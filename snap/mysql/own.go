@@ -153,7 +153,8 @@ func OwnServer(of ...snap.Parent) (s snap.Server, err error) {
 	if s.Config, err = ownAccounts(of); err != nil {
 		return s, err
 	}
-	return s, k.place(&s, of[0].DSN)
+	err = k.place(&s, of[0].DSN)
+	return s, err
 }
 
 // parseKind reads the answer of ServerKind.

@@ -57,7 +57,8 @@ func (s *Search) Run(ctx context.Context) (Result, error) {
 	for {
 		list := s.between(r.Good, r.Bad)
 		if len(list) == 0 {
-			return r, s.confirm(ctx, &r)
+			err := s.confirm(ctx, &r)
+			return r, err
 		}
 		if err := s.test(ctx, spread(list, s.Jobs)); err != nil {
 			return r, err

@@ -214,7 +214,8 @@ func (s *stage) readRow() (text string, err error) {
 		return "", err
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
-	return text, db.QueryRow(`SELECT state FROM shop`).Scan(&text)
+	err = db.QueryRow(`SELECT state FROM shop`).Scan(&text)
+	return text, err
 }
 
 func (s *stage) writeRow(text string) (err error) {

@@ -203,7 +203,8 @@ type imageInfo struct {
 }
 
 func (c *cluster) info(ctx context.Context, image string) (i imageInfo, err error) {
-	return i, c.read(ctx, &i, "info", image)
+	err = c.read(ctx, &i, "info", image)
+	return i, err
 }
 
 // rbdSnapshot is a snapshot in Ceph's list.
@@ -214,7 +215,8 @@ type rbdSnapshot struct {
 }
 
 func (c *cluster) snapshots(ctx context.Context, image string) (list []rbdSnapshot, err error) {
-	return list, c.read(ctx, &list, "snap", "ls", image)
+	err = c.read(ctx, &list, "snap", "ls", image)
+	return list, err
 }
 
 // watchers returns the addresses of the clients that have an image open.

@@ -128,7 +128,8 @@ func Server(of ...snap.Parent) (s snap.Server, err error) {
 		}
 		return s, err
 	}
-	return s, fit(&s, of)
+	err = fit(&s, of)
+	return s, err
 }
 
 // ClusterData is the name of a copied cluster's data folder, in a folder that also has the ClusterFiles.

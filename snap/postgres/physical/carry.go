@@ -90,7 +90,8 @@ func (d *Driver) pack(ctx context.Context, s state) (p carried.Parcel, err error
 	p.Archive = d.store.Archive()
 	p.State = carried.State{Version: f.Version, Bootstrap: f.Bootstrap, Segments: f.Segments}
 	if s.raw != nil {
-		return p, d.packRaw(ctx, &p, *s.raw)
+		err = d.packRaw(ctx, &p, *s.raw)
+		return p, err
 	}
 	m := s.marker
 	b, err := d.bases.nearest(ctx, m, f.Segments)

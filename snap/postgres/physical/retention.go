@@ -89,7 +89,8 @@ func (rt *retention) hold(ctx context.Context, without ...snap.SnapshotID) (h ho
 	if h.blind {
 		return h, nil
 	}
-	return h, rt.holdUpTo(ctx, &h, "", h.live, wal.Endless)
+	err = rt.holdUpTo(ctx, &h, "", h.live, wal.Endless)
+	return h, err
 }
 
 // holdLive finds the position of the live folder. If the folder is broken or belongs to another cluster, holdLive sets h.blind.
