@@ -184,7 +184,7 @@ func (r *records) sweepConf() error {
 
 // remember records the facts that a restore needs while the server is down.
 func (r *records) remember(f facts) error {
-	if err := r.put(".", wardRecord, r.ward); err != nil {
+	if err := r.put(".", "ward", r.ward); err != nil {
 		return err
 	}
 	return r.put(".", "facts", f.Lasting())
@@ -214,13 +214,10 @@ func (r *records) rawsOf(ids []snap.SnapshotID) ([]raw, error) {
 	return slices.DeleteFunc(all, func(r raw) bool { return !slices.Contains(ids, r.ID) }), err
 }
 
-// wardRecord is the name of the record of the ward.
-const wardRecord = "ward"
-
 // wardOf returns the recorded ward of the cluster with this StateDir, whose driver need not be open. If there is none, the error is
 // fs.ErrNotExist.
 func wardOf(stateDir string) (w ward, err error) {
-	err = jsonrows.Folder(stateDir).Get(".", wardRecord, &w)
+	err = jsonrows.Folder(stateDir).Get(".", "ward", &w)
 	return w, err
 }
 
