@@ -232,7 +232,10 @@ func dsnLoose(path string) string {
 // vacuum makes the new database of one whose apps no content store knows: that of an
 // older mulligan, say, where no row has a sum. All of it must be readable.
 func (k *keeper) vacuum(ctx context.Context, old *sql.DB, next string) error {
-	_, err := old.ExecContext(ctx, `VACUUM INTO ?`, next)
+	err := touch(next)
+	if err == nil {
+		_, err = old.ExecContext(ctx, `VACUUM INTO ?`, next) // which takes an empty file
+	}
 	if err == nil {
 		var s *Store
 		if s, err = openFile(ctx, next, nil); s != nil {

@@ -3,6 +3,7 @@ package store
 import (
 	"cmp"
 	"context"
+	"database/sql"
 	"os"
 	"path/filepath"
 	"strings"
@@ -218,6 +219,21 @@ func copied(t *testing.T) string {
 	path := filepath.Join(t.TempDir(), "mulligan.db")
 	check(t, os.WriteFile(path, data, 0o600))
 	return path
+}
+
+// TestVacuumedIsPrivate: what a repair makes of a database is the daemon's alone, whatever the umask is.
+func TestVacuumedIsPrivate(t *testing.T) {
+	path := copied(t)
+	old, err := sql.Open("sqlite", dsnLoose(path))
+	check(t, err)
+	defer old.Close()
+	next := path + ".next"
+	check(t, (&keeper{}).vacuum(t.Context(), old, next))
+	st, err := os.Stat(next)
+	check(t, err)
+	if st.Mode() != 0o600 || st.Size() == 0 {
+		t.Errorf("mode %v, %d bytes", st.Mode(), st.Size())
+	}
 }
 
 // TestRepair: of a damaged database, all rows that are whole are kept, and the damaged file.
