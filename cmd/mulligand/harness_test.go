@@ -169,6 +169,9 @@ func (d *daemonProcess) start() {
 	}
 	command := append(append(slices.Clone(d.wrap), filepath.Join(bin, "mulligand")), append(args, "--log-level", "debug",
 		"--state-dir", filepath.Join(d.dir, "state"), "--socket", d.socket)...)
+	if !slices.Contains(args, "--user") { // a host's daemon must work whatever its umask was
+		command = append([]string{"/bin/sh", "-c", `umask 077; exec "$@"`, "sh"}, command...)
+	}
 	d.cmd = exec.Command(command[0], command[1:]...)
 	d.cmd.Env = append(append(os.Environ(), "HOME="+d.dir), d.env...)
 	d.cmd.Stderr = d.log

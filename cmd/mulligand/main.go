@@ -71,6 +71,11 @@ func run(args []string, stdout, stderr io.Writer) int {
 		complain(stderr, err)
 		return exitUsage
 	}
+	if !user {
+		// The modes that the code gives are those that files get, and the commands of users have the mask that services have,
+		// however the daemon is started. What is the daemon's own is private by its mode.
+		unix.Umask(0o022)
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM, unix.SIGINT)
 	defer stop()
 	var to slog.Handler = slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: cfg.LogLevel})

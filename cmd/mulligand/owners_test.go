@@ -170,6 +170,28 @@ func (d *daemonProcess) tryDatabase(t *testing.T, i int, dsn string) (registered
 	return true
 }
 
+// TestMaskOfCommands: the files that a user's command makes have the modes that they would have had without mulligan, however the daemon was started.
+func TestMaskOfCommands(t *testing.T) {
+	t.Parallel()
+	d := hostDaemon(t) // with a mask that is closed to others
+	ws := filepath.Join(d.dir, "ws")
+	if err := errors.Join(os.Mkdir(ws, 0o755), os.Chown(ws, stranger, stranger)); err != nil {
+		t.Fatal(err)
+	}
+	if said, code := d.asStranger("app", "add", "--slug", "shop", "--dir", ws, "--run", "sh -c 'mkdir made && exec sleep 1000'"); code != 0 {
+		t.Fatal(said)
+	}
+	var made os.FileInfo
+	testkit.Eventually(t, "the command has made a folder", func() bool {
+		var err error
+		made, err = os.Stat(filepath.Join(ws, "made"))
+		return err == nil
+	})
+	if mode := made.Mode().Perm(); mode != 0o755 {
+		t.Errorf("the mode is %o", mode)
+	}
+}
+
 // TestEndOfDaemonWithFifos ends the daemon while checkpoints are made of apps
 // that name a fifo in every option that takes a file.
 func TestEndOfDaemonWithFifos(t *testing.T) {
