@@ -31,6 +31,8 @@ TimeoutStopSec=90
 TimeoutStartSec=infinity
 # Commands that the daemon supervises outlive a crash of it: the next start takes them over.
 KillMode=process
+# A supervised command that runs out of memory is ended alone: the daemon goes on.
+OOMPolicy=continue
 
 [Install]
 WantedBy=default.target
