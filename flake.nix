@@ -18,11 +18,12 @@
         let
           package = self.packages.${pkgs.stdenv.hostPlatform.system}.mulligan;
         in {
-          options.services.mulligan.enable = lib.mkEnableOption "mulligand, which is started by its socket";
+          options.services.mulligan.enable = lib.mkEnableOption "mulligand, which is started by its socket and at boot";
           config = lib.mkIf config.services.mulligan.enable {
             environment.systemPackages = [ package ];
             systemd.packages = [ package ];
             systemd.sockets.mulligand.wantedBy = [ "sockets.target" ];
+            systemd.services.mulligand.wantedBy = [ "multi-user.target" ];
             systemd.tmpfiles.packages = [ package ];
             # As cmd/mulligand/systemd/sysusers.conf has it.
             users.groups.mulligan-guest = { };

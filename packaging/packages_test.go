@@ -109,14 +109,16 @@ func (m manager) live(t *testing.T, old, newer string) {
 	const status = `mulligan status --json | grep -o '"version":"[^ "]*\|"pid":[0-9]*'`
 	const states = `for u in socket service; do systemctl is-active mulligand.$u || :; done`
 	in(m.install, old)
-	if m.enabled {
-		in(`systemctl is-enabled mulligand.socket`)
-	} else {
-		in(`systemctl enable --now mulligand.socket`) // as the documents say
+	want := "active\ninactive"
+	if !m.enabled {
+		in(`systemctl enable --now mulligand`) // as the documents say
+		want = "active\nactive"
 	}
-	if got := in(states); got != "active\ninactive" {
+	if got := in(states); got != want {
 		t.Fatalf("installed: %q", got)
 	}
+	atBoot := `systemctl is-enabled mulligand.socket && systemctl is-enabled mulligand.service`
+	in(atBoot)
 	if got := in(status); !strings.Contains(got, `"version":"1.0.0`) {
 		t.Fatalf("the socket started %s", got)
 	}
@@ -140,6 +142,14 @@ func (m manager) live(t *testing.T, old, newer string) {
 	if got := in(states); strings.Contains("\n"+got, "\nactive") {
 		t.Errorf("removed: %q", got)
 	}
+	in(m.install, newer)
+	if m.enabled {
+		in(atBoot)
+	} else {
+		in(`systemctl enable --now mulligand`)
+	}
+	in(`mulligan rollback --app shop 1`) // nothing is lost by a removal
+	in(m.remove)
 	if m.purge != "" {
 		in(`grep -q '# mine' /etc/mulligan/mulligand.toml`)
 		in(m.purge)
