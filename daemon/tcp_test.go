@@ -27,6 +27,7 @@ import (
 	"mulligan/daemon/gate"
 	"mulligan/errs"
 	"mulligan/ipc"
+	"mulligan/testkit"
 )
 
 // served is a daemon that serves TCP on a port of loopback.
@@ -405,6 +406,31 @@ func TestNobodyPosesAsThePage(t *testing.T) {
 		}
 		has(t, d)
 	})
+}
+
+// TestSessionsOfTakenPort: where another program has the daemon's port at the start, the sessions of the last process are over, also once the daemon
+// has the port again: that program could have passed the proof of a page on.
+func TestSessionsOfTakenPort(t *testing.T) {
+	other, err := net.Listen("tcp", "127.0.0.1:0")
+	check(t, err)
+	defer other.Close()
+	state := filepath.Join(t.TempDir(), "state")
+	d, err := daemon.Open(t.Context(), daemon.Options{StateDir: state})
+	check(t, err)
+	defer d.Close(context.Background())
+	defer d.Gate().Close(context.Background())
+	addr, file := other.Addr().String(), filepath.Join(state, "page.json")
+	_, port, _ := net.SplitHostPort(addr)
+	check(t, os.WriteFile(file, []byte(`{"port": `+port+`, "sessions": [{"key": "k", "cookie_sha256": "`+strings.Repeat("ab", 32)+`", "expires_at": "2999-01-01T00:00:00Z"}]}`), 0o600))
+	d.Gate().Provide(addr, gate.TLS{})
+	if _, err := os.Stat(file); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the sessions are still recorded: %v", err)
+	}
+	if p := d.Gate().Problem(); !strings.Contains(p, addr) || !strings.Contains(p, "in use") {
+		t.Errorf("the problem is %q", p)
+	}
+	check(t, other.Close())
+	testkit.Eventually(t, "the daemon has its port", func() bool { return d.Gate().Addr() != nil && d.Gate().Problem() == "" })
 }
 
 // TestSlowClients: clients that say nothing, or half of something, take all the

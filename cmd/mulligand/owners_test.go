@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"mulligan/ipc"
 	"mulligan/privsep/privseptest"
 	"mulligan/testkit"
 )
@@ -190,6 +192,37 @@ func TestMaskOfCommands(t *testing.T) {
 	if mode := made.Mode().Perm(); mode != 0o755 {
 		t.Errorf("the mode is %o", mode)
 	}
+}
+
+// TestStartsWithoutTCP: neither a TCP address that another program has nor a folder of app files that cannot be watched keeps the daemon from
+// serving its socket. Both are tried again until they are there, and status shows them meanwhile.
+func TestStartsWithoutTCP(t *testing.T) {
+	t.Parallel()
+	testkit.Need(t, "root")
+	other, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	d := newDaemon(t)
+	etc, ws := filepath.Join(d.dir, "etc"), filepath.Join(d.dir, "ws")
+	apps := filepath.Join(etc, "apps.d")
+	if err := errors.Join(os.Mkdir(etc, 0o755), os.Mkdir(ws, 0o755), os.WriteFile(filepath.Join(etc, "mulligand.toml"), nil, 0o644), os.Symlink("apps.d", apps)); err != nil {
+		t.Fatal(err)
+	}
+	d.args = []string{"--config", filepath.Join(etc, "mulligand.toml"), "--http", other.Addr().String()}
+	d.start()
+	st := ask[ipc.Status](d, "status")
+	if all := strings.Join(st.Problems, "\n"); len(st.Problems) != 2 || !strings.Contains(all, apps+" is not watched") || !strings.Contains(all, "address already in use") || st.HTTP != "" {
+		t.Errorf("%+v", st)
+	}
+	if err := errors.Join(other.Close(), os.Remove(apps), os.Mkdir(apps, 0o755), os.WriteFile(filepath.Join(apps, "shop.toml"), []byte("slug = 'shop'\nworkspace = '"+ws+"'\n"), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	testkit.Eventually(t, "all is served", func() bool {
+		st = ask[ipc.Status](d, "status")
+		return st.HTTP == other.Addr().String() && st.Apps == 1 && len(st.Problems) == 0
+	})
 }
 
 // TestEndOfDaemonWithFifos ends the daemon while checkpoints are made of apps

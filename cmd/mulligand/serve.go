@@ -43,19 +43,14 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 		return err
 	}
 	if cfg.AppsDir != "" {
-		if err := d.WatchFiles(ctx, cfg.AppsDir); err != nil {
-			return errs.Also(err, d.Close(ctx))
-		}
+		d.WatchFiles(ctx, cfg.AppsDir)
 	}
 	conns := ipc.NewConns(maxConns, maxConnsPerUser)
 	srv := ipc.NewHTTPServer(d.Handler(), conns)
 	failed := make(chan error, 1)
 	go func() { failed <- srv.Serve(conns.Listen(l)) }()
 	if cfg.HTTP != "" {
-		if err := d.Gate().Listen(cfg.HTTP, gate.TLS{Cert: cfg.TLSCert, Key: cfg.TLSKey}); err != nil {
-			return errs.Also(err, shut(d, srv))
-		}
-		log.Info("serving TCP", "addr", d.Gate().Addr().String(), "tls", cfg.TLSCert != "", "guests", cfg.Guests.Allow)
+		d.Gate().Provide(cfg.HTTP, gate.TLS{Cert: cfg.TLSCert, Key: cfg.TLSKey}) // the socket is served in any case
 	} else if err := d.Gate().Resume(); err != nil {
 		log.Warn("pages that are open must be opened anew: mulligan ui", "err", err)
 	}

@@ -33,6 +33,9 @@ func (svc *Service) Status(who ipc.Caller) ipc.Status {
 	if svc.owners.Administers(who) {
 		s.Problems = append(s.Problems, svc.registry.FileProblems()...)
 		s.Problems = append(s.Problems, svc.store.Problems()...)
+		if p := svc.gate.Problem(); p != "" {
+			s.Problems = append(s.Problems, p)
+		}
 		s.Recovered = append(s.Recovered, svc.store.Repaired...)
 	}
 	for _, a := range svc.apps.All() {

@@ -69,6 +69,7 @@ type Gate struct {
 	live     map[*request]struct{}
 	public   *listener // the daemon's TCP listener; nil if there is none
 	page     *listener // a listener for the page alone; nil if it is not open
+	problem  string    // why TCP is not served; "" if it is, or need not be
 	closed   bool
 	done     chan struct{} // closed by Close
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"net/netip"
@@ -63,6 +64,9 @@ func (g *Gate) Listen(addr string, files TLS) error {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if g.closed {
+		return errs.Also(errs.New(errs.Unavailable, op, "the daemon is stopping"), l.Close())
+	}
 	other, alone, err := loopback.Twin(l)
 	if err != nil {
 		g.cfg.Log.Warn("links to the page have a port of their own: at this one, another program could pose as the page", "err", err)
@@ -79,6 +83,61 @@ func (g *Gate) Listen(addr string, files TLS) error {
 		g.restore(rec)
 	}
 	return nil
+}
+
+// listenRetry is the pause after which the gate tries again to listen.
+const listenRetry = 5 * time.Second
+
+// Provide serves TCP like Listen. While that fails, as when another program has the port or the host does not have the address yet, Problem
+// says why, and Provide's goroutine tries again until Close. The sessions of the last process are over then: whoever had the port meanwhile could
+// pass the proof of a page on.
+func (g *Gate) Provide(addr string, files TLS) {
+	if g.provided(addr, files) {
+		return
+	}
+	g.mu.Lock()
+	g.saved() // there are no sessions yet
+	g.mu.Unlock()
+	go func() {
+		tick := time.NewTicker(listenRetry)
+		defer tick.Stop()
+		for {
+			select {
+			case <-g.done:
+				return
+			case <-tick.C:
+			}
+			if g.provided(addr, files) {
+				return
+			}
+		}
+	}()
+}
+
+// provided calls Listen, and notes why it failed.
+func (g *Gate) provided(addr string, files TLS) bool {
+	err, problem := g.Listen(addr, files), ""
+	if err != nil {
+		problem = fmt.Sprintf("TCP at %s is not served, and is tried again: %s", addr, errs.Words(err))
+	}
+	g.mu.Lock()
+	changed := problem != g.problem
+	g.problem = problem
+	g.mu.Unlock()
+	switch {
+	case err == nil:
+		g.cfg.Log.Info("serving TCP", "addr", addr, "tls", files.Cert != "")
+	case changed:
+		g.cfg.Log.Error("TCP is not served, and is tried again", "addr", addr, "err", err)
+	}
+	return err == nil
+}
+
+// Problem says why TCP is not served; it is "" if nothing is wrong.
+func (g *Gate) Problem() string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.problem
 }
 
 // pageTries is the number of ports that are tried for the page, each of which another program may have at the other address.

@@ -3,6 +3,7 @@ package registry
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -21,8 +22,9 @@ import (
 type appFiles struct {
 	busy sync.Mutex // locked while the files are read
 
-	mu    sync.Mutex
-	files map[string]appFile
+	mu        sync.Mutex
+	files     map[string]appFile
+	unwatched string // why the folder is not watched; "" if it is
 }
 
 type appFile struct {
@@ -41,6 +43,9 @@ type stamp struct {
 func (f *appFiles) problems() (list []string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.unwatched != "" {
+		list = append(list, f.unwatched)
+	}
 	for path, file := range f.files {
 		if file.problem != "" {
 			list = append(list, path+": "+file.problem)
@@ -55,23 +60,36 @@ func (svc *Service) FileProblems() []string { return svc.files.problems() }
 
 // WatchFiles registers the apps of the *.toml files in a folder with root's rights, and updates registered apps from their
 // files. It repeats this whenever a file changes, until the daemon is closed. An invalid file does not affect other apps;
-// Status reports it. An app whose file is removed stays registered.
-func (svc *Service) WatchFiles(ctx context.Context, dir string) error {
-	w, err := fsnotify.NewWatcher()
-	if err != nil {
-		return errs.Wrap(errs.Failed, "watch app files", err)
-	}
-	// The folder may be missing at first: WatchFiles then watches the folder above it.
-	err = errors.Join(ignoreAbsent(w.Add(filepath.Dir(dir))), ignoreAbsent(w.Add(dir)))
-	if err != nil {
-		return errs.Wrap(errs.Failed, "watch app files", errors.Join(err, w.Close()))
-	}
+// Status reports it, and also if the folder cannot be watched, which is tried again. An app whose file is removed stays registered.
+func (svc *Service) WatchFiles(ctx context.Context, dir string) {
+	w := svc.files.watch(dir, svc.opt.Log)
 	var rest <-chan time.Time
-	if svc.registerFiles(ctx, dir) {
+	if svc.registerFiles(ctx, dir) || w == nil {
 		rest = time.After(fileRetry)
 	}
 	svc.apps.Background(func() { svc.followFiles(svc.run, w, dir, rest) })
-	return nil
+}
+
+// watch watches the folder, and the folder above it, because the folder may be missing at first. It returns nil if that is not possible now, as
+// when root's programs have as many inotify instances as they may.
+func (f *appFiles) watch(dir string, log *slog.Logger) *fsnotify.Watcher {
+	w, err := fsnotify.NewWatcher()
+	if err == nil {
+		if err = errors.Join(ignoreAbsent(w.Add(filepath.Dir(dir))), ignoreAbsent(w.Add(dir))); err != nil {
+			err = errors.Join(err, w.Close())
+		}
+	}
+	problem := ""
+	if err != nil {
+		w, problem = nil, dir+" is not watched for app files, and is tried again: "+errs.Words(err)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if problem != "" && problem != f.unwatched {
+		log.Error("app files are not watched", "dir", dir, "err", err)
+	}
+	f.unwatched = problem
+	return w
 }
 
 func ignoreAbsent(err error) error {
@@ -84,19 +102,28 @@ func ignoreAbsent(err error) error {
 // fileRest is how long a folder must be unchanged before its files are read, because editors write a file in several steps.
 const fileRest = 200 * time.Millisecond
 
-// fileRetry is the pause before a file whose app was busy is tried again.
+// fileRetry is the pause before a file whose app was busy or out of reach is tried again.
 const fileRetry = 5 * time.Second
 
 func (svc *Service) followFiles(ctx context.Context, w *fsnotify.Watcher, dir string, rest <-chan time.Time) {
-	defer w.Close()
+	defer func() {
+		if w != nil {
+			w.Close()
+		}
+	}()
 	for {
+		var events chan fsnotify.Event
+		var failures chan error
+		if w != nil {
+			events, failures = w.Events, w.Errors
+		}
 		select {
 		case <-ctx.Done():
 			return
-		case err := <-w.Errors:
+		case err := <-failures:
 			svc.opt.Log.Warn("watching app files", "dir", dir, "err", err)
 			rest = time.After(fileRest) // events may have been lost
-		case ev := <-w.Events:
+		case ev := <-events:
 			if ev.Name == dir && ev.Has(fsnotify.Create) {
 				if err := ignoreAbsent(w.Add(dir)); err != nil {
 					svc.opt.Log.Error("app files are not watched", "dir", dir, "err", err)
@@ -106,7 +133,10 @@ func (svc *Service) followFiles(ctx context.Context, w *fsnotify.Watcher, dir st
 				rest = time.After(fileRest)
 			}
 		case <-rest:
-			if rest = nil; svc.registerFiles(ctx, dir) {
+			if w == nil {
+				w = svc.files.watch(dir, svc.opt.Log)
+			}
+			if rest = nil; svc.registerFiles(ctx, dir) || w == nil {
 				rest = time.After(fileRetry)
 			}
 		}
@@ -152,7 +182,7 @@ func (svc *Service) tryFile(ctx context.Context, path string) appFile {
 	if problem != before.problem {
 		svc.opt.Log.Error("app file not registered", "file", path, "err", err)
 	}
-	return appFile{stamp: at, problem: problem, again: errs.KindOf(err) == errs.Busy}
+	return appFile{stamp: at, problem: problem, again: slices.Contains([]errs.Kind{errs.Busy, errs.Unavailable}, errs.KindOf(err))}
 }
 
 // trusted checks that only the daemon's user may write to a file, because the file is applied with root's rights.
