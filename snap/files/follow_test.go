@@ -6,6 +6,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -15,6 +16,7 @@ import (
 	"mulligan/snap/files/journal"
 	"mulligan/snap/files/manifest"
 	"mulligan/snap/files/rights"
+	"mulligan/snap/files/walk"
 	"mulligan/snap/snaptest"
 	"mulligan/testkit"
 )
@@ -215,6 +217,169 @@ func TestMarkers(t *testing.T) {
 			f.restart(t)
 		}
 	}
+}
+
+// TestChangedWhileRead: what changes between the readings of two entries, and what cannot be read at a first attempt, is in the journal after
+// the next flush. It makes each such change at the moment before an entry is read, which timing alone rarely meets.
+func TestChangedWhileRead(t *testing.T) {
+	f := newFollowed(t)
+	r := testkit.Rand(t)
+	var mu sync.Mutex
+	var linked map[string]uint64 // nil: nothing is done
+	changes, failures := 0, 0
+	f.walker.Before = func(string) error {
+		mu.Lock()
+		defer mu.Unlock()
+		switch x := r.IntN(8); {
+		case linked == nil:
+		case x < 2:
+			changes++
+			scrambleOnce(t, r, f.dir, linked)
+		case x == 2:
+			failures++
+			return walk.ErrMoved
+		}
+		return nil
+	}
+	rounds := 60
+	if testing.Short() {
+		rounds = 20
+	}
+	for range rounds {
+		mu.Lock()
+		linked = map[string]uint64{}
+		mu.Unlock()
+		for range 3 {
+			mu.Lock()
+			for range 1 + r.IntN(6) {
+				scrambleOnce(t, r, f.dir, linked)
+			}
+			mu.Unlock()
+			if _, err := f.Flush(t.Context()); err != nil && !walk.Transient(err) {
+				t.Fatal(err)
+			}
+		}
+		mu.Lock()
+		stir(t, f.dir, linked)
+		linked = nil
+		mu.Unlock()
+		f.exact(t)
+	}
+	if changes < rounds || failures < rounds {
+		t.Errorf("only %d changes and %d failures came while entries were read", changes, failures)
+	}
+}
+
+// before calls do once, before the entry at path is read the next time. The result reports whether it was.
+func (f *followed) before(path string, do func() error) *atomic.Bool {
+	var done atomic.Bool
+	f.walker.Before = func(p string) error {
+		if p == path && done.CompareAndSwap(false, true) {
+			return do()
+		}
+		return nil
+	}
+	return &done
+}
+
+// TestOtherNameWhileRead: a file is written through one of its names after the other was read. The folder of the latter has no event for it.
+func TestOtherNameWhileRead(t *testing.T) {
+	// reliably writes a file, and waits until nobody need read it twice.
+	reliably := func(path string) error {
+		err := os.WriteFile(path, []byte("newer"), 0)
+		for !reliableNow(t, path) {
+		}
+		return err
+	}
+	for name, test := range map[string]func(f *followed) *atomic.Bool{
+		"both changed": func(f *followed) *atomic.Bool {
+			write(t, f.dir+"/a", "old")
+			must(t, os.Link(f.dir+"/a", f.dir+"/b"))
+			f.flush(t)
+			done := f.before("b", func() error { return reliably(f.dir + "/b") })
+			must(t, os.Chmod(f.dir+"/a", 0o600))
+			must(t, os.Chmod(f.dir+"/b", 0o640))
+			return done
+		},
+		"second name comes": func(f *followed) *atomic.Bool {
+			done := f.before("b", func() error {
+				must(t, os.Remove(f.dir+"/b"))
+				must(t, os.Link(f.dir+"/a", f.dir+"/b"))
+				return reliably(f.dir + "/b")
+			})
+			write(t, f.dir+"/a", "old")
+			write(t, f.dir+"/b", "another file")
+			return done
+		},
+		"second name comes in a folder": func(f *followed) *atomic.Bool {
+			done := f.before("d/b", func() error {
+				must(t, os.Remove(f.dir+"/d/b"))
+				must(t, os.Link(f.dir+"/d/a", f.dir+"/d/b"))
+				return reliably(f.dir + "/d/b")
+			})
+			write(t, f.dir+"/d/a", "old")
+			write(t, f.dir+"/d/b", "another file")
+			return done
+		},
+		"moved with its folder": func(f *followed) *atomic.Bool {
+			write(t, f.dir+"/d/a", "old")
+			must(t, os.Link(f.dir+"/d/a", f.dir+"/x"))
+			f.flush(t)
+			done := f.before("x", func() error { return reliably(f.dir + "/x") })
+			must(t, os.Rename(f.dir+"/d", f.dir+"/e"))
+			must(t, os.Chmod(f.dir+"/x", 0o640))
+			return done
+		},
+		"first reading": func(f *followed) *atomic.Bool {
+			write(t, f.dir+"/a", "old")
+			must(t, os.Link(f.dir+"/a", f.dir+"/b"))
+			f.stop()
+			f.open(t)
+			done := f.before("b", func() error { return reliably(f.dir + "/b") })
+			f.follow(t)
+			return done
+		},
+		"first reading, second name comes": func(f *followed) *atomic.Bool {
+			write(t, f.dir+"/a", "old")
+			write(t, f.dir+"/b", "another file")
+			f.stop()
+			f.open(t)
+			done := f.before("b", func() error {
+				must(t, os.Remove(f.dir+"/b"))
+				must(t, os.Link(f.dir+"/a", f.dir+"/b"))
+				return reliably(f.dir + "/b")
+			})
+			f.follow(t)
+			return done
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFollowed(t)
+			done := test(f)
+			f.flush(t)
+			if !done.Load() {
+				t.Fatal("nothing was written while the names were read")
+			}
+			f.exact(t)
+		})
+	}
+}
+
+// TestMissedFolder: a folder that went away and came back is read with everything in it, even if that fails at the first attempt. The
+// event of a file in it is lost, because the folder had no watch, or another one, meanwhile.
+func TestMissedFolder(t *testing.T) {
+	f := newFollowed(t)
+	write(t, f.dir+"/d/f", "old")
+	f.flush(t)
+	done := f.before("d", func() error { return walk.ErrMoved })
+	must(t, os.Rename(f.dir+"/d", f.dir+"/e"))
+	write(t, f.dir+"/e/f", "newer")
+	must(t, os.Rename(f.dir+"/e", f.dir+"/d"))
+	f.flush(t)
+	if !done.Load() {
+		t.Fatal("no reading of the folder failed")
+	}
+	f.exact(t)
 }
 
 // TestSecondName: a thing that gets a second name, and loses it, is in the journal with the names

@@ -16,31 +16,37 @@ import (
 // shell script could do. What cannot be done to a path is simply not done.
 func scramble(t testing.TB, r *rand.Rand, dir string, n int) {
 	t.Helper()
-	linked := map[string]uint64{} // inodes by the further names that came
+	linked := map[string]uint64{}
 	for range n {
-		var files, folders []string
-		must(t, filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
-			if err == nil && d.IsDir() {
-				folders = append(folders, p)
-			} else if err == nil {
-				files = append(files, p)
-			}
-			return err
-		}))
-		pick := func(list []string) string {
-			if len(list) == 0 {
-				return dir + "/none"
-			}
-			return list[r.IntN(len(list))]
-		}
-		fresh := fmt.Sprintf("%s/n%d", pick(folders), r.IntN(1000))
-		act(r, dir, pick(files), pick(folders), pick(files), fresh)
-		var st unix.Stat_t
-		if unix.Lstat(fresh, &st) == nil && st.Nlink > 1 && st.Mode&unix.S_IFMT == unix.S_IFREG {
-			linked[fresh] = st.Ino
-		}
+		scrambleOnce(t, r, dir, linked)
 	}
 	stir(t, dir, linked)
+}
+
+// scrambleOnce does one random thing. It adds the inode of a further name to linked, if one came.
+func scrambleOnce(t testing.TB, r *rand.Rand, dir string, linked map[string]uint64) {
+	t.Helper()
+	var files, folders []string
+	must(t, filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
+		if err == nil && d.IsDir() {
+			folders = append(folders, p)
+		} else if err == nil {
+			files = append(files, p)
+		}
+		return err
+	}))
+	pick := func(list []string) string {
+		if len(list) == 0 {
+			return dir + "/none"
+		}
+		return list[r.IntN(len(list))]
+	}
+	fresh := fmt.Sprintf("%s/n%d", pick(folders), r.IntN(1000))
+	act(r, dir, pick(files), pick(folders), pick(files), fresh)
+	var st unix.Stat_t
+	if unix.Lstat(fresh, &st) == nil && st.Nlink > 1 && st.Mode&unix.S_IFMT == unix.S_IFREG {
+		linked[fresh] = st.Ino
+	}
 }
 
 // stir gives an event to the names of files that had a further name for so short a time that

@@ -74,6 +74,9 @@ func (j *Session) readAll(ctx context.Context) error {
 	for p := range skipped {
 		j.todo.path(p)
 	}
+	for _, p := range l.doubtful() {
+		j.todo.path(p)
+	}
 	j.f.Walker.Cache.Forget()
 	j.unsaved = int(l.files)
 	j.patrolAt, j.patrolDone = "", time.Now() // the patrol need not examine anything now

@@ -58,7 +58,7 @@ func (j *Session) readDirty(ctx context.Context, hurry bool, fresh map[string]bo
 		return err
 	}
 	for p, why := range failed {
-		j.todo.path(p)
+		j.missed(p)
 		err = why
 	}
 	j.todo.seen(work.first, work.last)
@@ -67,6 +67,15 @@ func (j *Session) readDirty(ctx context.Context, hurry bool, fresh map[string]bo
 		j.todo = todo{}
 	}
 	return err
+}
+
+// missed adds a path that could not be read. A folder is read with everything below it then, as that may have been the task.
+func (j *Session) missed(path string) {
+	if n := j.live.find(path); n != nil && n.IsDir() {
+		j.todo.tree(path)
+	} else {
+		j.todo.path(path)
+	}
 }
 
 // postpone moves the paths that were read a moment ago from work back to the dirty set.
@@ -133,6 +142,9 @@ func (j *Session) read(ctx context.Context, work *todo, fresh map[string]bool) (
 	if err := j.commit(b, m, work); err != nil {
 		m.revert()
 		return nil, err
+	}
+	for _, p := range m.unsure {
+		j.todo.path(p)
 	}
 	if len(m.removed) > 0 {
 		j.live.removed = m.removed
@@ -203,7 +215,10 @@ func (j *Session) looking(ctx context.Context, b *cas.Batch, root *beneath.Root,
 // collect examines all paths of the dirty set, and then the further paths that this revealed.
 func (g *observer) collect(work *todo) error {
 	if work.all {
-		return g.look([]target{{path: ".", deep: true}})
+		if err := g.look([]target{{path: ".", deep: true}}); err != nil {
+			return err
+		}
+		return g.others()
 	}
 	list := g.l.targets(work)
 	for range 100 { // each round moves to the parent folder
@@ -221,19 +236,48 @@ func (g *observer) collect(work *todo) error {
 // more returns the folders that were found missing when paths in them were read.
 func (g *observer) more() (list []target) {
 	for _, p := range relpath.SortedKeys(g.again) {
-		list = append(list, target{path: p})
+		list = append(list, target{path: p, deep: true}) // there may be another folder, or the same again
 	}
 	clear(g.again)
 	return list
 }
 
-// others reads the other names of files that changed, because the folders of these names get no event.
+// others reads the other names of files that changed, because the folders of these names get no event. A name that was read before its
+// file had the second one is read again.
 func (g *observer) others() error {
-	seen := map[string]bool{}
-	var t todo
-	for _, f := range g.finds {
-		seen[f.path] = true
+	ties := g.ties()
+	if len(ties) == 0 {
+		return nil
 	}
+	g.l.untied(ties)
+	list := g.untied(ties)
+	deep := map[string]bool{} // by path: whether what is below was read, too
+	for _, f := range g.finds {
+		deep[f.path] = deep[f.path] || f.deep
+	}
+	seen := func(path string) bool {
+		_, ok := deep[path]
+		for ; !ok && path != "."; ok = deep[path] {
+			path, _ = relpath.Split(path)
+		}
+		return ok
+	}
+	var t todo
+	for tie := range ties {
+		for p := range g.l.names[tie] {
+			if !seen(p) {
+				t.path(p)
+			}
+		}
+	}
+	for p := range t.paths {
+		g.fresh = with(g.fresh, p)
+	}
+	return g.look(append(g.l.targets(&t), list...))
+}
+
+// ties returns the files with several names among the observations and among what they replace.
+func (g *observer) ties() map[string]inode.ID {
 	ties := map[string]inode.ID{}
 	for _, f := range g.finds {
 		if f.shallow() {
@@ -245,21 +289,30 @@ func (g *observer) others() error {
 			}
 		}
 	}
-	if len(ties) == 0 {
-		return nil
+	return ties
+}
+
+// untied finds the observations of files that had no second name yet when they were read, and have one now.
+func (g *observer) untied(ties map[string]inode.ID) (list []target) {
+	tied := map[inode.ID]bool{}
+	for _, id := range ties {
+		tied[id] = true
 	}
-	g.l.untied(ties)
-	for tie := range ties {
-		for p := range g.l.names[tie] {
-			if !seen[p] {
-				t.path(p)
-			}
+	var visit func(path string, n *manifest.Node)
+	visit = func(path string, n *manifest.Node) {
+		if n.LinkKey == "" && !n.IsDir() && !n.Mount && tied[n.ID] {
+			list = append(list, target{path: path})
+		}
+		for k := range n.All {
+			visit(relpath.Join(path, k.Name), k)
 		}
 	}
-	for p := range t.paths {
-		g.fresh = with(g.fresh, p)
+	for _, f := range g.finds {
+		if f.node != nil && !f.shallow() {
+			visit(f.path, f.node)
+		}
 	}
-	return g.look(g.l.targets(&t))
+	return list
 }
 
 func with(m map[string]bool, p string) map[string]bool {
@@ -275,7 +328,7 @@ func collectTies(n *manifest.Node, out map[string]inode.ID) {
 	if n.LinkKey != "" {
 		out[n.LinkKey] = n.ID
 	}
-	for _, k := range n.Children() {
+	for k := range n.All {
 		collectTies(k, out)
 	}
 }

@@ -39,6 +39,32 @@ func newLive(root *manifest.Node) *live {
 	return l
 }
 
+// doubtful returns the names in a tree that was just read of files that may have been changed meanwhile through another name, and the names
+// that were read before their file had another one.
+func (l *live) doubtful() (out []string) {
+	few := map[inode.ID]bool{} // files with more names than are known
+	for _, paths := range l.names {
+		for p := range paths {
+			n := l.find(p)
+			if !n.Sure {
+				out = append(out, p)
+			}
+			if int(n.Nlink) > len(paths) {
+				few[n.ID] = true
+			}
+		}
+	}
+	if len(few) == 0 {
+		return out
+	}
+	l.each(l.root, ".", func(path string, n *manifest.Node) {
+		if n.LinkKey == "" && !n.IsDir() && !n.Mount && few[n.ID] {
+			out = append(out, path)
+		}
+	})
+	return out
+}
+
 // each calls do for n and everything below it, parents first. The node of a packed file is valid until do returns.
 func (l *live) each(n *manifest.Node, path string, do func(string, *manifest.Node)) {
 	do(path, n)

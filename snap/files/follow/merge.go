@@ -26,6 +26,7 @@ type merger struct {
 	records []journal.Record
 	undo    []func()         // functions that revert the changes of the tree, to be called in reverse order
 	tied    map[string]bool  // ties whose names or contents may have changed
+	unsure  []string         // names of files that changed while they were read: they are read again
 	removed []*manifest.Node // nodes that were removed, with those below
 }
 
@@ -126,6 +127,7 @@ func (m *merger) replace(in *manifest.Node, path string, old, new *manifest.Node
 	if !old.IsDir() && old.LinkKey == new.LinkKey && old.Entry.Equal(&new.Entry) {
 		old.ID, old.Ctime, old.Nlink, old.Sure = new.ID, new.Ctime, new.Nlink, new.Sure
 		m.l.meet(old)
+		m.note(old.LinkKey)
 		return
 	}
 	in.Put(new)
@@ -228,11 +230,12 @@ func (m *merger) unseal(path string) {
 	}
 }
 
-// regroup assigns new names to the hard-link groups whose paths changed.
+// regroup assigns new names to the hard-link groups whose paths changed, and unifies the names of each.
 func (m *merger) regroup() {
 	for _, tie := range relpath.SortedKeys(m.tied) {
 		paths := relpath.SortedKeys(m.l.names[tie])
 		slices.SortFunc(paths, walkOrder)
+		m.unify(paths)
 		group := ""
 		if len(paths) > 1 {
 			group = paths[0]
@@ -247,6 +250,29 @@ func (m *merger) regroup() {
 			m.undo = append(m.undo, func() { n.SetGroup(before.Group()) })
 			m.record(p, &before, &n.Entry)
 			m.unseal(p)
+		}
+	}
+}
+
+// unify unifies the names of one file, except those that could not be read.
+func (m *merger) unify(paths []string) {
+	var names []string
+	var nodes []*manifest.Node
+	var before []manifest.Node
+	for _, p := range paths {
+		if n := m.l.find(p); n != nil && m.skipped[p] == nil {
+			names, nodes, before = append(names, p), append(nodes, n), append(before, *n)
+		}
+	}
+	if len(nodes) < 2 || !manifest.Unify(nodes) {
+		return
+	}
+	m.unsure = append(m.unsure, names...)
+	for i, n := range nodes {
+		m.undo = append(m.undo, func() { n.Become(&before[i]) })
+		if !n.Entry.Equal(&before[i].Entry) {
+			m.record(names[i], &before[i].Entry, &n.Entry)
+			m.unseal(names[i])
 		}
 	}
 }

@@ -18,6 +18,7 @@ type Stat struct {
 	Blocks                int64 // allocated, in units of 512 bytes
 	Rdev                  uint64
 	Mtime, Ctime          Time
+	Birth                 Time // when the inode was made, which distinguishes it from a later one with its number; zero: the filesystem does not say
 	ID                    ID
 	Mount                 bool   // a filesystem is mounted here
 	attributes            uint64 // STATX_ATTR_*
@@ -48,7 +49,7 @@ func StatAt(dir int, name string) (Stat, error) {
 	}
 	var x unix.Statx_t
 	for {
-		err := unix.Statx(dir, name, flags, unix.STATX_BASIC_STATS, &x)
+		err := unix.Statx(dir, name, flags, unix.STATX_BASIC_STATS|unix.STATX_BTIME, &x)
 		if err == nil {
 			break
 		}
@@ -60,11 +61,14 @@ func StatAt(dir int, name string) (Stat, error) {
 		}
 		return Stat{}, err
 	}
+	if x.Mask&unix.STATX_BTIME == 0 {
+		x.Btime = unix.StatxTimestamp{}
+	}
 	return Stat{
 		Mode: uint32(x.Mode), Uid: x.Uid, Gid: x.Gid, Nlink: x.Nlink,
 		Size: int64(x.Size), Blocks: int64(x.Blocks),
 		Rdev:  unix.Mkdev(x.Rdev_major, x.Rdev_minor),
-		Mtime: Time{x.Mtime.Sec, x.Mtime.Nsec}, Ctime: Time{x.Ctime.Sec, x.Ctime.Nsec},
+		Mtime: Time{x.Mtime.Sec, x.Mtime.Nsec}, Ctime: Time{x.Ctime.Sec, x.Ctime.Nsec}, Birth: Time{x.Btime.Sec, x.Btime.Nsec},
 		ID:    ID{unix.Mkdev(x.Dev_major, x.Dev_minor), x.Ino},
 		Mount: x.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0, attributes: x.Attributes,
 	}, nil

@@ -1,6 +1,7 @@
 package manifest
 
 import (
+	"cmp"
 	"slices"
 	"sync"
 
@@ -64,8 +65,27 @@ const (
 	Stored                    // also, its node and those below it are stored in the epoch that is being written
 )
 
-// AssignGroups sets the hard-link group of every file that has several names in the tree to the first of these paths. A file
-// whose other names are outside of the tree has no group.
+// Unify gives all of nodes, which are names of one file, the newest state that was read through any of them: a write through one name between
+// two readings is one to all. It reports whether the states differed. Then no node is Sure, as the clock may have been set back.
+func Unify(nodes []*Node) (differed bool) {
+	newest := slices.MaxFunc(nodes, func(a, b *Node) int { return cmp.Compare(a.Ctime.Nanos(), b.Ctime.Nanos()) })
+	for _, n := range nodes {
+		differed = differed || n.Ctime != newest.Ctime || !n.SameMeta(&newest.Entry) || !n.SameBody(&newest.Entry)
+	}
+	if !differed {
+		return false
+	}
+	for _, n := range nodes {
+		name, group := n.Name, n.Group()
+		n.Entry, n.Ctime, n.Nlink, n.Sure = newest.Entry, newest.Ctime, newest.Nlink, false
+		n.Name = name
+		n.SetGroup(group)
+	}
+	return true
+}
+
+// AssignGroups sets the hard-link group of every file that has several names in the tree to the first of these paths, and unifies these
+// names. A file whose other names are outside of the tree has no group.
 func AssignGroups(root *Node) {
 	type group struct {
 		first string
@@ -89,10 +109,12 @@ func AssignGroups(root *Node) {
 	}
 	visit(root, ".")
 	for _, g := range groups {
+		if len(g.nodes) == 1 {
+			continue
+		}
+		Unify(g.nodes)
 		for _, n := range g.nodes {
-			if len(g.nodes) > 1 {
-				n.SetGroup(g.first)
-			}
+			n.SetGroup(g.first)
 		}
 	}
 }

@@ -17,6 +17,11 @@ import (
 // ReadEntry reads the entry name of the folder dir. For a folder it sets only the fields that stat returns.
 func (s *Scan) ReadEntry(dir *beneath.Root, path, name string, st inode.Stat) (*manifest.Node, error) {
 	n := &manifest.Node{Entry: manifest.NewEntry(name, st)}
+	if s.W.Before != nil {
+		if err := s.W.Before(path); err != nil {
+			return n, err
+		}
+	}
 	if n.Mount {
 		s.Mounted(path, n)
 		return n, nil
@@ -100,7 +105,7 @@ func (s *Scan) readPrefix(dir *beneath.Root, path string, n *manifest.Node) (st 
 func (s *Scan) note(n *manifest.Node, st inode.Stat) {
 	n.ID, n.Ctime, n.Nlink = st.ID, st.Ctime, st.Nlink
 	if st.Nlink > 1 {
-		n.LinkKey = fmt.Sprint(st.ID.Dev, ":", st.ID.Ino)
+		n.LinkKey = fmt.Sprint(st.ID.Dev, ":", st.ID.Ino, ":", st.Birth.Nanos())
 	}
 }
 

@@ -33,6 +33,8 @@ type Walker struct {
 	MaxFiles, MaxBytes int64           // limits; a walk of a larger tree fails
 	Flags              Flags           // inode flags that were seen
 	Copies             *reflink.Copies // of large files; nil: none are kept
+
+	Before func(path string) error // for tests: called before each entry is read, by several goroutines; an error is that of the reading
 }
 
 // Scan is one walk of the workspace.
