@@ -74,6 +74,43 @@ func TestMounts(t *testing.T) {
 	_ = empty
 }
 
+// TestMountsFollowed: what a mount covered is captured again after its end, with what is written then, and what a mount covers is left out.
+func TestMountsFollowed(t *testing.T) {
+	for _, noting := range []bool{false, true} {
+		t.Run(fmt.Sprint("noting=", noting), func(t *testing.T) {
+			f := &followed{site: newSite(t), noting: noting}
+			write(t, f.dir+"/d/below/file", "one")
+			write(t, f.dir+"/e/below/file", "two")
+			must(t, os.Mkdir(f.dir+"/empty", 0o755))
+			mount(t, "none", f.dir+"/d", "tmpfs", 0, "size=1m")
+			f.follow(t)
+			if c := f.capture(t); len(c.Warnings) != 1 {
+				t.Errorf("one mount: %q", c.Warnings)
+			}
+			for _, name := range []string{"/e", "/empty"} {
+				mount(t, "none", f.dir+name, "tmpfs", 0, "size=1m")
+			}
+			if c := f.capture(t); len(c.Warnings) != 3 {
+				t.Errorf("three mounts: %q", c.Warnings)
+			}
+			for _, name := range []string{"/d", "/e", "/empty"} {
+				must(t, unix.Unmount(f.dir+name, 0))
+			}
+			if c := f.capture(t); len(c.Warnings) != 0 {
+				t.Errorf("no mount: %q", c.Warnings)
+			}
+			for _, name := range []string{"/d/new", "/d/below/new", "/e/below/file", "/empty/new"} {
+				write(t, f.dir+name, "later")
+			}
+			c, now := f.capture(t), listing(t, f.dir)
+			must(t, os.RemoveAll(f.dir+"/d"))
+			must(t, os.RemoveAll(f.dir+"/e"))
+			f.restore(t, c.ID)
+			same(t, "after a rollback", listing(t, f.dir), now)
+		})
+	}
+}
+
 // small gives a site whose workspace is on a filesystem of the size.
 func small(t *testing.T, size string) (s *site, filler string) {
 	top, err := filepath.EvalSymlinks(t.TempDir())

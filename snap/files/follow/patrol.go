@@ -9,8 +9,8 @@ import (
 	"mulligan/snap/files/relpath"
 )
 
-// The patrol looks for changes without an event: stores through a shared mapping, writes through names outside of the
-// workspace, and mounts. While nothing else happens it examines the whole workspace in small steps, for some milliseconds in
+// The patrol looks for changes without an event: stores through a shared mapping, and writes through names outside of the
+// workspace. While nothing else happens it examines the whole workspace in small steps, for some milliseconds in
 // each half second, so that no operation waits for it.
 
 const (
@@ -41,7 +41,7 @@ func (j *Session) Patrol(ctx context.Context, now time.Time) time.Duration {
 	}
 	j.notified = false
 	for p := range failed {
-		j.todo.path(p)
+		j.missed(p)
 	}
 	if !j.todo.empty() {
 		j.todo.seen(now, now)

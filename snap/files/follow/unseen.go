@@ -184,7 +184,7 @@ func (f named) strays(root *beneath.Root) (out []string) {
 	}
 	defer dir.Close()
 	for n := range f.names {
-		if st, err := inode.StatAt(dir.FD(), n.Name); err != nil || !n.Mount && (!n.Sure || !n.Unchanged(st)) {
+		if st, err := inode.StatAt(dir.FD(), n.Name); err != nil || n.Mount != st.Mount || !n.Mount && (!n.Sure || !n.Unchanged(st)) {
 			out = append(out, relpath.Join(f.path, n.Name))
 		}
 	}

@@ -1,13 +1,12 @@
 package overlay
 
 import (
-	"bufio"
 	"errors"
 	"os"
 	"runtime"
-	"strconv"
 	"strings"
 
+	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 
 	"mulligan/errs"
@@ -56,7 +55,7 @@ func sharesHost() (bool, error) {
 		if len(all) == 0 {
 			return false, errs.New(errs.Unsupported, "", "%s is empty", file)
 		}
-		first[i] = all[0].id
+		first[i] = all[0].ID
 	}
 	return first[0] == first[1], nil
 }
@@ -77,66 +76,29 @@ func enterHost(f func() error) error {
 	return f()
 }
 
-// entry is a line of mountinfo (proc_pid_mountinfo(5)).
-type entry struct {
-	id               int
-	at, kind, source string
-}
-
-// readMounts lists the mounts that a process sees, in the order in which they were made.
-func readMounts(file string) (all []entry, err error) {
+func readMounts(file string) ([]*mountinfo.Info, error) {
 	f, err := os.Open(file)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	lines := bufio.NewScanner(f)
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
-		front, back, _ := strings.Cut(lines.Text(), " - ")
-		about, of := strings.Fields(front), strings.Fields(back)
-		if len(about) < 6 || len(of) < 2 {
-			continue
-		}
-		id, err := strconv.Atoi(about[0])
-		if err != nil {
-			continue
-		}
-		all = append(all, entry{id, unescape(about[4]), of[0], unescape(of[1])})
-	}
-	return all, lines.Err()
+	return mountinfo.GetMountsFromReader(f, nil)
 }
 
 // Below returns the paths below dir at which something is mounted, as this process sees them.
 func Below(dir string) (list []string, err error) {
-	all, err := readMounts("/proc/thread-self/mountinfo")
-	for _, e := range all {
-		if strings.HasPrefix(e.at, dir+"/") {
-			list = append(list, e.at)
+	all, err := mountinfo.GetMounts(nil)
+	for _, m := range all {
+		if strings.HasPrefix(m.Mountpoint, dir+"/") {
+			list = append(list, m.Mountpoint)
 		}
 	}
 	return list, err
 }
 
-// unescape replaces the kernel's \040 and the like.
-func unescape(s string) string {
-	var out strings.Builder
-	for i := 0; i < len(s); i++ {
-		if s[i] == '\\' && i+3 < len(s) {
-			if n, err := strconv.ParseUint(s[i+1:i+4], 8, 8); err == nil {
-				out.WriteByte(byte(n))
-				i += 3
-				continue
-			}
-		}
-		out.WriteByte(s[i])
-	}
-	return out.String()
-}
-
-// unmount unmounts exactly this mount, unless it is not where it was.
-func (e entry) unmount() error {
-	dir, err := beneath.Open(e.at)
+// unmountOne unmounts exactly this mount, unless it is not where it was.
+func unmountOne(m *mountinfo.Info) error {
+	dir, err := beneath.Open(m.Mountpoint)
 	if err != nil {
 		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENOTDIR) {
 			return nil // it was moved
@@ -148,7 +110,7 @@ func (e entry) unmount() error {
 	if err := unix.Statx(dir.FD(), "", unix.AT_EMPTY_PATH, unix.STATX_MNT_ID, &x); err != nil {
 		return os.NewSyscallError("statx", err)
 	}
-	if x.Mnt_id != uint64(e.id) {
+	if x.Mnt_id != uint64(m.ID) {
 		return nil
 	}
 	err = unix.Unmount(inode.ProcPath(dir.FD()), unix.MNT_DETACH)

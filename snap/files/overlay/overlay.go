@@ -23,6 +23,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 
 	"mulligan/errs"
@@ -76,14 +77,14 @@ func (m Mount) Ensure() error {
 
 // mounted reports whether this process sees the workspace at its folder.
 func (m Mount) mounted() (bool, error) {
-	all, err := readMounts("/proc/thread-self/mountinfo")
+	all, err := mountinfo.GetMounts(nil)
 	if err != nil {
 		return false, err
 	}
 	there := false
-	for _, e := range all {
-		if e.at == m.At { // the last one covers the others
-			there = e.kind == "overlay" && e.source == source(m.Pinned, m.Name)
+	for _, x := range all {
+		if x.Mountpoint == m.At { // the last one covers the others
+			there = x.FSType == "overlay" && x.Source == source(m.Pinned, m.Name)
 		}
 	}
 	return there, nil
@@ -378,18 +379,18 @@ func removeBare(parent *beneath.Root, name string) error {
 // is open.
 func unmount(source string) error {
 	for range 20 { // a folder may be moved between the look and the unmount
-		all, err := readMounts("/proc/thread-self/mountinfo")
+		all, err := mountinfo.GetMounts(nil)
 		if err != nil {
 			return err
 		}
-		ours := slices.DeleteFunc(all, func(e entry) bool {
-			return e.kind != "overlay" || e.source != source && !(strings.HasSuffix(source, "/") && strings.HasPrefix(e.source, source))
+		ours := slices.DeleteFunc(all, func(m *mountinfo.Info) bool {
+			return m.FSType != "overlay" || m.Source != source && !(strings.HasSuffix(source, "/") && strings.HasPrefix(m.Source, source))
 		})
 		if len(ours) == 0 {
 			return nil
 		}
-		for _, e := range slices.Backward(ours) {
-			if err := e.unmount(); err != nil {
+		for _, m := range slices.Backward(ours) {
+			if err := unmountOne(m); err != nil {
 				return err
 			}
 		}

@@ -255,6 +255,49 @@ func TestMountsAreLeftOut(t *testing.T) {
 	}
 }
 
+// TestMountsComeAndGo: what a mount covers, and what appears at its end, is reported like any change, and watched from then on.
+func TestMountsComeAndGo(t *testing.T) {
+	testkit.Need(t, "root")
+	dir, other := t.TempDir(), t.TempDir()
+	write(t, filepath.Join(other, "f"), "x")
+	mkdir(t, filepath.Join(other, "inner"))
+	mkdir(t, filepath.Join(dir, "old/sub"))
+	write(t, filepath.Join(dir, "old/sub/f"), "x")
+	mkdir(t, filepath.Join(dir, "new"))
+	write(t, filepath.Join(dir, "file"), "x")
+	mkdir(t, filepath.Join(dir, "out/sub"))
+	mount := func(from, to string) {
+		t.Helper()
+		must(t, unix.Mount(filepath.Join(other, from), filepath.Join(dir, to), "", unix.MS_BIND, ""))
+		t.Cleanup(func() { _ = unix.Unmount(filepath.Join(dir, to), unix.MNT_DETACH) })
+	}
+	mount(".", "old") // before it is watched
+	w, _ := follow(t, Options{Dir: dir, Exclude: func(rel string, _ bool) bool { return rel == "out" }})
+	says := func(what string, want ...string) {
+		t.Helper()
+		barrier(t, w)
+		s := w.Take()
+		if got := append(s.Paths, s.Subtrees...); s.All || !slices.Equal(slices.Sorted(slices.Values(got)), want) {
+			t.Errorf("%s: %+v, want %q", what, s, want)
+		}
+	}
+	mount(".", "new")
+	mount("f", "file")
+	mount(".", "out/sub")
+	says("mounted", "file", "new")
+	mount("inner", "new/inner") // in another mount
+	says("mounted in a mount")
+	write(t, filepath.Join(dir, "new/g"), "x")
+	says("written in a mount")
+	for _, name := range []string{"new/inner", "new", "file", "old", "out/sub"} {
+		must(t, unix.Unmount(filepath.Join(dir, name), 0))
+	}
+	says("unmounted", "file", "new", "old")
+	write(t, filepath.Join(dir, "old/sub/f"), "y")
+	write(t, filepath.Join(dir, "new/f"), "y")
+	says("written to what was covered", "new", "new/f", "old/sub/f")
+}
+
 // fewWatches is the environment of a test process that may have so many watches.
 const fewWatches = "MULLIGAN_TEST_FEW_WATCHES"
 

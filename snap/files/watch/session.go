@@ -15,11 +15,12 @@ import (
 
 // session is a period of watching, from the first watch to the first error. All its fields except over belong to one goroutine.
 type session struct {
-	w     *Watcher
-	queue *inotify
-	root  *beneath.Root
-	id    identity      // of root
-	over  chan struct{} // closed after its end
+	w      *Watcher
+	queue  *inotify
+	mounts *mounts
+	root   *beneath.Root
+	id     identity      // of root
+	over   chan struct{} // closed after its end
 
 	top     *folder
 	ids     map[int]*folder   // watched, by the watch's number
@@ -75,6 +76,9 @@ func (s *session) open() (err error) {
 	if s.queue, err = newInotify(); err != nil {
 		return err
 	}
+	if s.mounts, err = openMounts(s.w.opt.Dir); err != nil {
+		return err
+	}
 	if err := s.watchCookies(); err != nil {
 		return err
 	}
@@ -104,6 +108,7 @@ func (s *session) close() {
 	s.w.opt.Budget.give(len(s.ids))
 	clear(s.ids)
 	s.queue.close()
+	s.mounts.close()
 	_ = s.root.Close()
 }
 
@@ -132,7 +137,9 @@ func (s *session) run(ctx context.Context) error {
 		case <-lost:
 			err = errOverflow
 		case <-tick.C:
-			err = s.check()
+			if err = s.check(); err == nil {
+				err = s.remounts()
+			}
 		case <-ctx.Done():
 			err = ctx.Err()
 		}
@@ -239,6 +246,9 @@ func (s *session) cookie(e event) error {
 		return errCookies
 	case !e.has(created):
 		return nil
+	}
+	if err := s.remounts(); err != nil {
+		return err
 	}
 	for len(s.todo) > 0 {
 		if err := s.next(); err != nil {

@@ -8,8 +8,7 @@
 //	}
 //
 // If events are lost (a full queue, a missing root, no watches left), [Set].All makes the caller read everything. DESIGN.md
-// lists the changes without an event: stores through a mapping (mmap), writes through another name of the same file, and
-// mounts.
+// lists the changes without an event: stores through a mapping (mmap), and writes through another name of the same file.
 package watch
 
 import (
