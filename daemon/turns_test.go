@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"mulligan/daemon"
 	"mulligan/ipc"
 	"mulligan/testkit"
@@ -283,6 +285,51 @@ func TestInferredTurn(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(w.ws(), "another")); !os.IsNotExist(err) {
 		t.Errorf("another: %v", err)
+	}
+}
+
+// TestInferredTurnTriedAgain has a step of a turn fail that nobody announced, as on a disk that is full for a while. No other write reminds the
+// daemon of it, and the turn gets the state before its write all the same.
+func TestInferredTurnTriedAgain(t *testing.T) {
+	for _, step := range []string{"infer turn", "capture turn", "record end of turn"} {
+		t.Run(strings.ReplaceAll(step, " ", "_"), func(t *testing.T) {
+			t.Parallel()
+			d, w := openAuto(t, 300*time.Millisecond)
+			if err := d.Close(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			var failed atomic.Int32
+			opt := w.options()
+			opt.User, opt.QuietGap = true, 300*time.Millisecond
+			opt.Failpoint = func(at string) error {
+				if at == step && failed.Add(1) == 1 {
+					return unix.ENOSPC
+				}
+				return nil
+			}
+			d = w.openAs(t, opt)
+			defer w.close(t, d)
+			awaitFollowing(t, d)
+			before := read(t, w.ws(), "file3")
+			write(t, w.ws(), "file3", "unannounced")
+			var turns []ipc.Turn
+			waitFor(t, "the inferred turn ends", func() (ended bool) {
+				var err error
+				if turns, err = d.Turns(t.Context(), root, "shop", "", 0); err != nil {
+					t.Fatal(err)
+				}
+				return len(turns) > 0 && turns[0].EndedAt != nil
+			})
+			if n := failed.Load(); n < 2 || len(turns) != 1 || turns[0].CheckpointID == nil || turns[0].Changes.Modified < 1 {
+				t.Fatalf("the step was made %d times: %+v", n, turns)
+			}
+			if _, err := d.Rollback(t.Context(), root, "shop", *turns[0].CheckpointID, ipc.RollbackRequest{Scope: []string{"layer:files"}}, nil); err != nil {
+				t.Fatal(err)
+			}
+			if got := read(t, w.ws(), "file3"); got != before {
+				t.Errorf("file3 says %q", got)
+			}
+		})
 	}
 }
 

@@ -166,27 +166,48 @@ func (t *Tracker) beginOwn(ctx context.Context) (int64, error) {
 	return t.svc.store.BeginOwnWrites(ctx, t.a.Rec().ID, mark, t.svc.opt.Now())
 }
 
-// loop makes checkpoints when writes arrive, and ends inferred turns after the quiet time.
+// The pauses after which the loop tries again what failed, as on a full disk: each is twice as long as the one before.
+const (
+	retryFirst = time.Second
+	retryMost  = time.Minute
+)
+
+// loop makes checkpoints when writes arrive, and ends inferred turns after the quiet time. What failed is tried again.
 func (t *Tracker) loop(ctx context.Context) {
 	gap := t.svc.opt.QuietGap
-	quiet := time.NewTimer(gap)
+	quiet, again := time.NewTimer(gap), time.NewTimer(retryMost)
+	again.Stop()
 	defer quiet.Stop()
+	defer again.Stop()
+	pause := retryFirst
+	handle := func() {
+		defer quiet.Reset(gap)
+		if t.handle(ctx) {
+			pause = retryFirst
+			return
+		}
+		again.Reset(pause)
+		pause = min(2*pause, retryMost)
+	}
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-t.wake:
-			t.handle(ctx)
-			quiet.Reset(gap)
+			handle()
+		case <-again.C:
+			handle()
 		case <-quiet.C:
-			t.endQuiet(ctx)
+			if !t.endQuiet(ctx) {
+				quiet.Reset(min(gap, retryMost))
+			}
 		}
 	}
 }
 
-// handle makes the missing checkpoints of open turns after a write. If no turn is open, it infers
-// one.
-func (t *Tracker) handle(ctx context.Context) {
+// handle makes the missing checkpoints of open turns after a write. If no turn is open, it infers one. If it returns false, something failed,
+// and the write must be handled once more.
+func (t *Tracker) handle(ctx context.Context) bool {
 	t.mu.Lock()
 	b := t.first
 	t.first = nil
@@ -194,23 +215,35 @@ func (t *Tracker) handle(ctx context.Context) {
 	none := len(t.open) == 0
 	t.mu.Unlock()
 	if b == nil || none && !t.changed(ctx, b.Before) {
-		return
+		return true
 	}
+	err := t.take(ctx, *b, none && quiet)
 	t.mu.Lock()
+	defer t.mu.Unlock()
+	if err != nil {
+		t.first = b // a turn that is inferred later begins before this write all the same
+		return false
+	}
 	t.last = time.Now()
-	t.mu.Unlock()
-	if none && quiet {
-		if err := t.infer(ctx, *b); err != nil {
+	return true
+}
+
+// take does the work of handle for a batch that changed something. It has noted the errors that it returns.
+func (t *Tracker) take(ctx context.Context, b snap.Batch, infer bool) error {
+	if infer {
+		if err := t.infer(ctx, b); err != nil {
 			t.note("begin a turn", err)
-			return
+			return err
 		}
 	}
-	t.rejoin(ctx)
+	err := t.rejoin(ctx)
 	for _, o := range t.WithoutCheckpoint() {
-		if err := t.checkpoint(ctx, o); err != nil && ctx.Err() == nil {
-			t.note("make the checkpoint of turn "+string(o.Rec.ID), err)
+		if e := t.checkpoint(ctx, o); e != nil && ctx.Err() == nil {
+			t.note("make the checkpoint of turn "+string(o.Rec.ID), e)
+			err = errs.Also(err, e)
 		}
 	}
+	return err
 }
 
 // NoteUndone records which open turns a completed rollback undid. It does nothing for a nil
@@ -232,8 +265,8 @@ func (t *Tracker) NoteUndone(ctx context.Context) {
 }
 
 // rejoin records the open turns that were undone and wrote again, so that they can be undone
-// again.
-func (t *Tracker) rejoin(ctx context.Context) {
+// again. It has noted the error that it returns.
+func (t *Tracker) rejoin(ctx context.Context) (failed error) {
 	t.mu.Lock()
 	var back []*openTurn
 	for _, o := range t.open {
@@ -253,12 +286,14 @@ func (t *Tracker) rejoin(ctx context.Context) {
 		}
 		if err != nil {
 			t.note("note that a turn goes on", err)
+			failed = errs.Also(failed, err)
 			continue
 		}
 		t.mu.Lock()
 		o.undone = false
 		t.mu.Unlock()
 	}
+	return failed
 }
 
 // CatchUp makes the checkpoints that open turns lack: the tracker may not have handled the newest
@@ -272,7 +307,7 @@ func (t *Tracker) CatchUp(ctx context.Context) {
 	if _, err := t.Flush(short); err != nil {
 		return // the first reading of the files is not complete
 	}
-	t.rejoin(ctx)
+	_ = t.rejoin(ctx)
 	for _, o := range t.WithoutCheckpoint() {
 		if err := t.checkpoint(ctx, o); err != nil {
 			t.note("make the checkpoint of turn "+string(o.Rec.ID), err)

@@ -66,7 +66,11 @@ func (t *Tracker) putInferred(ctx context.Context, o *openTurn) (began bool, err
 	if other {
 		return false, nil
 	}
-	if err := t.svc.store.PutTurn(ctx, &o.Rec); err != nil {
+	err = t.svc.opt.Failpoint.At("infer turn")
+	if err == nil {
+		err = t.svc.store.PutTurn(ctx, &o.Rec)
+	}
+	if err != nil {
 		return false, err
 	}
 	t.mu.Lock()
@@ -83,18 +87,18 @@ func (t *Tracker) endBefore(ctx context.Context, conversation string, mark snap.
 	})
 }
 
-// endQuiet ends the inferred turn after the quiet time.
-func (t *Tracker) endQuiet(ctx context.Context) {
+// endQuiet ends the inferred turn after the quiet time. It returns false if that failed.
+func (t *Tracker) endQuiet(ctx context.Context) bool {
 	mark, err := t.Flush(ctx)
 	if err != nil {
 		t.note("end a turn", err)
-		return
+		return false
 	}
-	t.endWhere(ctx, mark, func(o *openTurn) bool { return o.Rec.Inferred })
+	return t.endWhere(ctx, mark, func(o *openTurn) bool { return o.Rec.Inferred })
 }
 
-// endWhere ends the open turns for which over returns true.
-func (t *Tracker) endWhere(ctx context.Context, mark snap.Mark, over func(*openTurn) bool) {
+// endWhere ends the open turns for which over returns true. It returns false if one did not end.
+func (t *Tracker) endWhere(ctx context.Context, mark snap.Mark, over func(*openTurn) bool) bool {
 	t.mu.Lock()
 	var list []*openTurn
 	for _, o := range t.open {
@@ -103,11 +107,14 @@ func (t *Tracker) endWhere(ctx context.Context, mark snap.Mark, over func(*openT
 		}
 	}
 	t.mu.Unlock()
+	all := true
 	for _, o := range list {
 		if _, err := t.endAt(ctx, o, mark); err != nil && ctx.Err() == nil {
 			t.note("end a turn", err)
+			all = false
 		}
 	}
+	return all
 }
 
 // look records the app's state at a turn's start.
@@ -309,7 +316,7 @@ func (t *Tracker) endAt(ctx context.Context, o *openTurn, mark snap.Mark) (store
 			return store.Turn{}, err
 		}
 	}
-	t.rejoin(ctx)
+	_ = t.rejoin(ctx)
 	t.mu.Lock()
 	now := t.svc.opt.Now().UTC()
 	o.Rec.End, o.Rec.EndedAt, o.Rec.Changes = mark, &now, changes
@@ -318,7 +325,15 @@ func (t *Tracker) endAt(ctx context.Context, o *openTurn, mark snap.Mark) (store
 	delete(t.open, rec.ID)
 	t.last = time.Now()
 	t.mu.Unlock()
-	if err := t.svc.store.PutTurn(ctx, &rec); err != nil {
+	err = t.svc.opt.Failpoint.At("record end of turn")
+	if err == nil {
+		err = t.svc.store.PutTurn(ctx, &rec)
+	}
+	if err != nil { // the turn stays open, so that its end is tried again
+		t.mu.Lock()
+		o.Rec.End, o.Rec.EndedAt, o.dbs = "", nil, unused
+		t.open[rec.ID] = o
+		t.mu.Unlock()
 		return rec, err
 	}
 	if err := t.svc.endCalls(ctx, rec); err != nil {
