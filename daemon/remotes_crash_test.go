@@ -8,9 +8,12 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/minio/minio-go/v7/pkg/credentials"
+	"golang.org/x/sys/unix"
 
 	"mulligan/daemon"
 	"mulligan/errs"
@@ -249,6 +252,102 @@ func TestCloneKilled(t *testing.T) {
 		second.close(t, d)
 	}
 	t.Logf("%d clones were finished, %d dropped", made, dropped)
+}
+
+// TestCloneSettledLater: a clone that was cut short and cannot be settled when the daemon starts again is settled later, and the app says so until
+// then. What somebody made of it meanwhile is kept.
+func TestCloneSettledLater(t *testing.T) {
+	b, w := newBucket(t), newWorld(t, nil)
+	d := w.open(t)
+	b.add(t, d)
+	w.set(t, "cloned")
+	if _, err := d.Create(t.Context(), root, "shop", ipc.CreateRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	caughtUp(t, d)
+	w.close(t, d)
+	for _, c := range []struct {
+		name, killedAt   string
+		meanwhile        func(d *daemon.Daemon) error
+		app, checkpoints bool // whether the app is there in the end, and whether it has checkpoints
+	}{
+		{"nobody touched it", "clone: fetch", nil, false, false},
+		{"it was at its checkpoint", "clone: made", nil, true, true},
+		{"a checkpoint was made", "clone: fetch", func(d *daemon.Daemon) error {
+			_, err := d.Create(t.Context(), root, "shop", ipc.CreateRequest{})
+			return err
+		}, true, true},
+		{"it was removed, and its checkpoints are kept", "clone: fetch", func(d *daemon.Daemon) error {
+			_, err := d.Create(t.Context(), root, "shop", ipc.CreateRequest{})
+			return errs.Also(err, d.RemoveApp(t.Context(), root, "shop", false))
+		}, false, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			second := world{dir: worldDir(t)}
+			second.at = filepath.Join(second.dir, "clone")
+			r := &round{world: second, plan: fate{State: second.state(), Do: "clone", Clone: b.clone(second.at)}}
+			r.plan.Clone.NoStart = true
+			names, _, _ := r.victim(t, 0, 0)
+			d := second.open(t)
+			if err := d.RemoveApp(t.Context(), root, "shop", true); err != nil {
+				t.Fatal(err)
+			}
+			second.close(t, d)
+			if err := os.RemoveAll(second.at); err != nil {
+				t.Fatal(err)
+			}
+			if _, _, killed := r.victim(t, slices.Index(names, c.killedAt)+1, 0); !killed {
+				t.Fatalf("the daemon was not killed at %q of %q", c.killedAt, names)
+			}
+
+			var tries atomic.Int32
+			var pass atomic.Bool
+			opt := second.options()
+			opt.UpkeepEvery = time.Millisecond
+			opt.Failpoint = func(step string) error {
+				if step != "clone: settle" || pass.Load() {
+					return nil
+				}
+				tries.Add(1)
+				return unix.EIO
+			}
+			d = second.openAs(t, opt)
+			defer func() { second.close(t, d) }()
+			waitFor(t, "the clone is tried to be settled", func() bool { return tries.Load() > 2 })
+			if a, err := d.App(t.Context(), root, "shop"); err != nil || !strings.Contains(strings.Join(a.Problems, "\n"), "clone") {
+				t.Fatalf("the app does not say so: %q, %v", a.Problems, err)
+			}
+			if c.meanwhile != nil {
+				if err := c.meanwhile(d); err != nil {
+					t.Fatal(err)
+				}
+			}
+			pass.Store(true)
+			there := false
+			waitFor(t, "the clone is settled", func() bool {
+				list, err := d.Remotes(t.Context(), root, "shop")
+				if there = errs.KindOf(err) != errs.NotFound; !there {
+					return true
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				return list.Remotes[0].State == ipc.RemoteReadOnly && list.Remotes[0].Problem == ""
+			})
+			second.close(t, d)
+			d = second.open(t)
+			if there != c.app {
+				t.Errorf("the app is there: %v", there)
+			}
+			left, err := os.ReadDir(filepath.Join(second.state(), "apps"))
+			if err != nil || (len(left) > 0) != c.checkpoints {
+				t.Errorf("%v is left of apps; %v", left, err)
+			}
+			if s := d.Status(root); len(s.Problems) > 0 {
+				t.Errorf("%q", s.Problems)
+			}
+		})
+	}
 }
 
 // TestFetch: checkpoints that this host has no more are told to be on the remote alone, come back with the identity, and can be gone to. Daemons are

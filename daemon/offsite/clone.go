@@ -286,10 +286,13 @@ func (c *cloning) make(ctx context.Context) error {
 		err = c.goTo(ctx, a, id)
 	}
 	if r := c.res.Rollback; err != nil && (r == nil || !r.RolledBack) {
-		return errs.Also(err, c.s.dropClone(ctx, t))
+		left := c.s.dropClone(ctx, t)
+		c.s.noteSettled(t, left)
+		return errs.Also(err, left)
 	}
 	unwell := err
 	if err := c.s.finishClone(ctx, t, a); err != nil {
+		c.s.noteSettled(t, err)
 		return err
 	}
 	c.s.events.WriteAudit(ctx, a.Rec(), c.who, "clone", c.cp.ID, c.res.Host, unwell, app.WithoutSecrets(a.Rec().App))
@@ -451,40 +454,71 @@ func (s *Service) dropClone(ctx context.Context, t *target) error {
 	return s.forget(ctx, t)
 }
 
-// FinishClones ends the clones that a crash cut short, after the apps were recovered: one whose rollback was done is finished, and of
-// the others nothing is left.
+// FinishClones settles the clones that a crash cut short, after the apps were recovered. One that cannot be settled now, as its rollback is not
+// undone yet, is tried again later.
 func (s *Service) FinishClones(ctx context.Context) {
 	s.mu.Lock()
 	var list []*target
 	for _, t := range s.targets {
-		if t.rec.Clone != nil {
+		if t.cut {
 			list = append(list, t)
 		}
 	}
 	s.mu.Unlock()
 	for _, t := range list {
-		if err := s.settle(ctx, t); err != nil {
-			s.opt.Log.Error("a clone that was cut short could not be ended", "app", t.record().AppID, "err", err)
-		}
+		s.settle(ctx, t)
 	}
 }
 
-func (s *Service) settle(ctx context.Context, t *target) error {
+// settle ends a clone that was cut short: one whose rollback was done is finished, and of another nothing is left.
+func (s *Service) settle(ctx context.Context, t *target) {
+	err := s.opt.Failpoint.At("clone: settle")
+	if err == nil {
+		err = s.end(ctx, t)
+	}
+	if ctx.Err() == nil {
+		s.noteSettled(t, err)
+	}
+}
+
+// noteSettled notes that a clone was settled, or why not: it is tried again later, and the app says so until then.
+func (s *Service) noteSettled(t *target, err error) {
+	t.noteCut(err, s.opt.Now(), s.opt.UpkeepEvery)
+	id := t.record().AppID
+	if err != nil {
+		s.opt.Log.Error("a clone that was cut short could not be settled, and will be tried again", "app", id, "err", err)
+	}
+	if a, err := s.apps.Find(accounts.Self(), string(id)); err == nil {
+		s.noteProblems(a)
+	}
+}
+
+func (s *Service) end(ctx context.Context, t *target) error {
 	r := t.record()
 	a, err := s.apps.Find(accounts.Self(), string(r.AppID))
 	if err != nil {
-		return s.dropClone(ctx, t)
+		switch _, err := s.store.App(ctx, r.AppID); errs.KindOf(err) {
+		case errs.NotFound:
+			return s.dropClone(ctx, t)
+		case "": // somebody removed it, and keeps its checkpoints
+			return s.change(ctx, t, func(r *store.Remote) { r.Clone = nil })
+		default:
+			return err
+		}
 	}
 	cps, err := s.store.Checkpoints(ctx, r.AppID)
 	if err != nil {
 		return err
 	}
-	done := slices.ContainsFunc(cps, func(cp store.Checkpoint) bool {
-		return cp.RollbackTo != "" && cp.RollbackTo == r.Clone.Checkpoint && !cp.CalledOff
-	})
-	if !done {
+	fetched := r.Clone.Checkpoint
+	back := func(cp store.Checkpoint) bool { return fetched != "" && cp.RollbackTo == fetched }
+	switch {
+	case slices.ContainsFunc(cps, func(cp store.Checkpoint) bool { return back(cp) && !cp.CalledOff }):
+		a.AddRecovery("a clone that was cut short was finished")
+	case slices.ContainsFunc(cps, func(cp store.Checkpoint) bool { return cp.ID != fetched && !back(cp) }):
+		a.AddRecovery("what is there of a clone that was cut short is kept, because checkpoints were made of it since")
+	default:
 		return s.dropClone(ctx, t)
 	}
-	a.AddRecovery("a clone that was cut short was finished")
 	return s.finishClone(ctx, t, a)
 }

@@ -67,7 +67,9 @@ func New(opt *settings.Options, store *records.Records, ev *events.Events, apps 
 func (s *Service) LoadRemotes(ctx context.Context) error {
 	list, err := store.Remotes(ctx, s.store.Store)
 	for _, r := range list {
-		s.targets[key(r.AppID, r.Name)] = newTarget(r)
+		t := newTarget(r)
+		t.cut = r.Clone != nil
+		s.targets[key(r.AppID, r.Name)] = t
 	}
 	return err
 }

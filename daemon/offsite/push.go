@@ -44,7 +44,7 @@ type layerText struct {
 	Quiesced bool       `json:"quiesced"`
 }
 
-// PushAll sends what is to be sent, until ctx ends. Each remote has a goroutine of its own, so that none waits for another.
+// PushAll sends what is to be sent, and settles clones that were cut short, until ctx ends. Each remote has a goroutine of its own, so that none waits for another.
 func (s *Service) PushAll(ctx context.Context) {
 	tick := time.NewTicker(s.opt.UpkeepEvery)
 	defer tick.Stop()
@@ -56,6 +56,13 @@ func (s *Service) PushAll(ctx context.Context) {
 		for _, t := range s.targets {
 			if woken {
 				t.hint()
+			}
+			if t.cutShort(s.opt.Now()) && t.busy.TryLock() {
+				work.Go(func() {
+					defer t.busy.Unlock()
+					s.settle(ctx, t)
+				})
+				continue
 			}
 			if !t.writable(s.opt.Now()) || !t.busy.TryLock() {
 				continue

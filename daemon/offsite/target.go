@@ -23,6 +23,7 @@ type target struct {
 	mu      sync.Mutex
 	rec     store.Remote
 	gone    bool // it was removed
+	cut     bool // the clone that its app was made by was cut short, and is to be settled
 	bucket  *s3store.Store
 	place   *remote.Place // nil: it is not open
 	read    bool          // the ledger was read, and status, sent and days are what it says
@@ -230,6 +231,21 @@ func (t *target) writable(now time.Time) bool {
 	return !t.gone && !t.rec.ReadOnly && t.rec.Clone == nil && t.status.Lost == nil && !now.Before(t.next)
 }
 
+// cutShort reports whether a clone is to be settled now.
+func (t *target) cutShort(now time.Time) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.cut && !t.gone && !now.Before(t.next)
+}
+
+// noteCut notes whether a clone is still to be settled, and why it could not be.
+func (t *target) noteCut(err error, now time.Time, pause time.Duration) {
+	t.finish(err, now, pause)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.cut = err != nil
+}
+
 // hurry has the next try begin without a pause, with all checkpoints, and returns how many tries have ended.
 func (t *target) hurry() int {
 	t.mu.Lock()
@@ -270,7 +286,12 @@ func (t *target) trouble() (next time.Time, problem error) {
 // words say what is wrong with the remote; "" is nothing.
 func (t *target) words() string {
 	v := t.view()
+	t.mu.Lock()
+	cut := t.cut
+	t.mu.Unlock()
 	switch {
+	case cut && v.Problem != "":
+		return fmt.Sprintf("The clone that was to make this app was cut short, and what is left of it could not be settled, which is tried again at %s: %s", v.NextTry.Format("15:04:05 UTC"), v.Problem)
 	case v.State == ipc.RemoteLost:
 		return fmt.Sprintf("The remote %s gets no checkpoints any more: %s", t.name, v.Problem)
 	case v.State != ipc.RemoteFailing:
@@ -311,7 +332,7 @@ func (t *target) view() ipc.Remote {
 		v.Problem = errs.Words(problem)
 	}
 	switch {
-	case t.rec.ReadOnly:
+	case t.rec.ReadOnly && !(t.cut && problem != nil):
 		v.State = ipc.RemoteReadOnly
 	case t.status.Lost != nil:
 		v.State, v.Problem = ipc.RemoteLost, errs.Words(t.status.Lost.Err())
