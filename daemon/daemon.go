@@ -6,6 +6,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"time"
 
 	"mulligan/daemon/accounts"
 	"mulligan/daemon/api"
@@ -97,6 +98,7 @@ func Open(ctx context.Context, opt Options) (*Daemon, error) {
 		return nil, errs.Also(err, d.Close(ctx))
 	}
 	d.apps.Background(func() { d.store.Tend(d.run) })
+	d.apps.Background(func() { d.finishPurges(d.run) })
 	d.apps.Background(func() { d.upkeep.Maintain(d.run) })
 	if opt.RehearseMax > 0 {
 		d.apps.Background(func() { d.upkeep.RehearseAll(d.run) })
@@ -131,6 +133,23 @@ func (d *Daemon) load(ctx context.Context) error {
 		d.opt.Log.Error("a purge is not finished", "err", err)
 	}
 	return nil
+}
+
+// finishPurges tries again to finish purges until ctx ends, less often the longer that fails.
+func (d *Daemon) finishPurges(ctx context.Context) {
+	for pause := d.opt.UpkeepEvery; ; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(pause):
+		}
+		pause = min(2*pause, time.Hour)
+		if err := d.store.FinishPurges(ctx, d.apps.ClearState); err == nil {
+			pause = d.opt.UpkeepEvery
+		} else if ctx.Err() == nil {
+			d.opt.Log.Warn("a purge is not finished, and will be tried again", "err", err)
+		}
+	}
 }
 
 // Close waits until no operation is under way or ctx ends, stops the apps that the daemon

@@ -323,10 +323,9 @@ func TestCloneSettledLater(t *testing.T) {
 				}
 			}
 			pass.Store(true)
-			there := false
 			waitFor(t, "the clone is settled", func() bool {
 				list, err := d.Remotes(t.Context(), root, "shop")
-				if there = errs.KindOf(err) != errs.NotFound; !there {
+				if errs.KindOf(err) == errs.NotFound {
 					return true
 				}
 				if err != nil {
@@ -336,8 +335,8 @@ func TestCloneSettledLater(t *testing.T) {
 			})
 			second.close(t, d)
 			d = second.open(t)
-			if there != c.app {
-				t.Errorf("the app is there: %v", there)
+			if _, err := d.App(t.Context(), root, "shop"); (err == nil) != c.app {
+				t.Errorf("the app: %v", err)
 			}
 			left, err := os.ReadDir(filepath.Join(second.state(), "apps"))
 			if err != nil || (len(left) > 0) != c.checkpoints {

@@ -316,3 +316,71 @@ func testLeftoverOnTheServer(t *testing.T) {
 		t.Errorf("databases are left: %s", left)
 	}
 }
+
+// TestPurgeTriedAgain: what a purge could not remove is removed later, by the same daemon and by the next one. One purge that cannot be finished keeps
+// no other from it.
+func TestPurgeTriedAgain(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	var clear, finish atomic.Bool // whether these steps fail
+	var tries atomic.Int32
+	opt := w.options()
+	opt.UpkeepEvery = time.Millisecond
+	opt.Failpoint = func(step string) error {
+		if step == "finish purge" {
+			n := tries.Add(1)
+			if finish.Load() && n%2 == 1 {
+				return unix.EIO
+			}
+		}
+		if step == "clear purged app" && clear.Load() {
+			return unix.EIO
+		}
+		return nil
+	}
+	left := func() int {
+		list, err := os.ReadDir(filepath.Join(w.state(), "apps"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(list)
+	}
+	d := w.openAs(t, opt)
+	defer func() { w.close(t, d) }()
+	other := filepath.Join(w.dir, "other")
+	if err := os.Mkdir(other, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.AddApp(t.Context(), root, ipc.App{Slug: "other", Workspace: other}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.Create(t.Context(), root, "shop", ipc.CreateRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	clear.Store(true)
+	finish.Store(true)
+	for _, slug := range []string{"shop", "other"} {
+		if err := d.RemoveApp(t.Context(), root, slug, true); !errors.Is(err, unix.EIO) || !strings.Contains(err.Error(), "tried again") {
+			t.Fatalf("the purge of %s: %v", slug, err)
+		}
+	}
+	waitFor(t, "one of two purges is finished", func() bool { return left() < 2 })
+	finish.Store(false)
+	waitFor(t, "both purges are finished", func() bool { return left() == 0 && len(d.Status(root).Problems) == 0 })
+
+	w = newWorld(t, nil)
+	opt.StateDir = w.state()
+	d2 := w.openAs(t, opt)
+	err := d2.RemoveApp(t.Context(), root, "shop", true)
+	if !errors.Is(err, unix.EIO) {
+		t.Fatal(err)
+	}
+	w.close(t, d2)
+	clear.Store(false)
+	opt.UpkeepEvery = time.Hour
+	d2 = w.openAs(t, opt)
+	defer w.close(t, d2)
+	if n := left(); n != 0 || len(d2.Status(root).Problems) > 0 {
+		t.Errorf("the next daemon left %d apps: %q", n, d2.Status(root).Problems)
+	}
+}

@@ -371,7 +371,7 @@ func (s *Service) pause(ctx context.Context, a *app.App) (begin func() error, er
 		defer release()
 		err = s.apps.StartSeeded(ctx, a.Now.Load())
 		if err == nil && runs {
-			err = errs.Also(s.apps.StartUnit(ctx, a), mark(false))
+			err = errs.Also(s.apps.StartAgain(ctx, a, true), mark(false))
 		}
 		return err
 	}

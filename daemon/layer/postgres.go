@@ -204,10 +204,9 @@ func (b *Binder) PurgeStores(id ipc.AppID) error {
 	if err != nil {
 		return err // the pattern is good
 	}
+	var failed error
 	for _, dir := range dirs {
-		if err := postgres.Purge(dir); err != nil {
-			return err
-		}
+		failed = errs.Also(failed, postgres.Purge(dir))
 	}
-	return nil
+	return failed
 }

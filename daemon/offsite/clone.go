@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"os"
 	"path/filepath"
 	"regexp"
 	"runtime"
@@ -437,7 +436,7 @@ func (s *Service) dropClone(ctx context.Context, t *target) error {
 	r := t.record()
 	err := s.registry.RemoveApp(ctx, accounts.Self(), string(r.AppID), true)
 	if errs.KindOf(err) == errs.NotFound { // it was not registered yet
-		err = os.RemoveAll(s.apps.StateDir(r.AppID))
+		_, err = s.apps.ClearState(r.AppID)
 	}
 	if err != nil {
 		return err

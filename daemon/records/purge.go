@@ -11,27 +11,48 @@ import (
 	"mulligan/snap/cas"
 )
 
-// FinishPurges finishes the purges that an earlier process did not complete. It deletes the contents of the apps, and calls
-// clear, which removes everything else of an app and reports whether nothing is left. Whatever cannot be removed now is tried
-// again at the next start.
+// PurgeLater has FinishPurges finish the purge of an app.
+func (r *Records) PurgeLater(id ipc.AppID) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.purged = append(r.purged, id)
+}
+
+// FinishPurges finishes the purges that an earlier process, or this one, did not complete. It deletes the contents of the apps, and calls
+// clear, which removes everything else of an app and reports whether nothing is left. A purge that fails keeps no other from being finished; the
+// next call tries it again, and Problems says so until then.
 func (r *Records) FinishPurges(ctx context.Context, clear func(ipc.AppID) (gone bool, err error)) error {
-	for len(r.purged) > 0 {
-		id := r.purged[0]
-		for _, s := range r.Contents.all() {
-			if err := s.Delete(rootsOf(s, id)...); err != nil {
-				return err
-			}
+	r.mu.Lock()
+	list := r.purged
+	r.purged = nil
+	r.mu.Unlock()
+	var left []ipc.AppID
+	var failed error
+	for _, id := range list {
+		if err := r.finishPurge(ctx, id, clear); err != nil {
+			left, failed = append(left, id), errs.Also(failed, errs.Wrap(errs.Failed, "finish the purge of "+string(id), err))
 		}
-		gone, err := clear(id)
-		if err != nil {
-			return errs.Wrap(errs.Failed, "finish the purge of "+string(id), err)
-		}
-		if err := r.endPurge(ctx, id, gone); err != nil {
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.purged, r.unpurged = append(left, r.purged...), failed
+	return failed
+}
+
+func (r *Records) finishPurge(ctx context.Context, id ipc.AppID, clear func(ipc.AppID) (gone bool, err error)) error {
+	for _, s := range r.Contents.all() {
+		if err := s.Delete(rootsOf(s, id)...); err != nil {
 			return err
 		}
-		r.purged = r.purged[1:]
 	}
-	return nil
+	if err := r.opt.Failpoint.At("finish purge"); err != nil {
+		return err
+	}
+	gone, err := clear(id)
+	if err != nil {
+		return err
+	}
+	return r.endPurge(ctx, id, gone)
 }
 
 // rootsOf returns the names of the roots of an app's snapshots. The second part of such a name is the app's id.

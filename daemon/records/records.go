@@ -30,7 +30,8 @@ type Records struct {
 	mu       sync.Mutex
 	disposed []store.Disposal // carried out and to be deleted
 	collect  chan struct{}    // wakes the garbage collector
-	purged   []ipc.AppID      // apps whose purge an earlier process did not complete
+	purged   []ipc.AppID      // apps whose purge is to be finished
+	unpurged error            // why a purge could not be finished, when that was last tried
 
 	// one is locked while a description and its record are written.
 	one sync.Mutex
@@ -268,6 +269,11 @@ func (r *Records) noteRepair() {
 // Problems returns problems of the records that need a person's attention. Damaged files are kept until a person removes them.
 func (r *Records) Problems() []string {
 	list := slices.Clone(r.trouble)
+	r.mu.Lock()
+	if r.unpurged != nil {
+		list = append(list, "what is left of a purged app could not be removed, and is tried again: "+errs.Words(r.unpurged))
+	}
+	r.mu.Unlock()
 	kept, err := filepath.Glob(filepath.Join(r.opt.StateDir, "mulligan.db.damaged-*"))
 	if err != nil {
 		return list // the pattern is valid

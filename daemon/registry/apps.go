@@ -350,18 +350,24 @@ func (svc *Service) remove(ctx context.Context, who ipc.Caller, a *app.App, purg
 	svc.apps.Unregister(a)
 	for _, cp := range cps {
 		svc.store.WasDisposed(store.Disposal{Kind: store.DisposeCheckpoint, ID: string(cp.ID), AppID: a.Rec().ID})
-		if err := svc.checkpoints.Drop(ctx, a, cp.Snapshots); err != nil {
-			return err
-		}
+		err = errs.Also(err, svc.checkpoints.Drop(ctx, a, cp.Snapshots))
 	}
 	folded := svc.binder.FoldDisks(ctx, a.Now.Load(), false)
 	svc.apps.CloseDrivers(a)
-	if err := svc.binder.PurgeStores(a.Rec().ID); err != nil {
-		return err
+	if err == nil {
+		err = svc.opt.Failpoint.At("clear purged app")
 	}
-	err = os.RemoveAll(svc.binder.StateDir(a.Rec().ID))
+	if err == nil {
+		err = svc.binder.PurgeStores(a.Rec().ID)
+	}
+	if err == nil {
+		err = os.RemoveAll(svc.binder.StateDir(a.Rec().ID))
+	}
 	if err == nil {
 		svc.store.WasDisposed(store.Disposal{Kind: store.DisposeApp, ID: string(a.Rec().ID), AppID: a.Rec().ID})
+	} else {
+		svc.store.PurgeLater(a.Rec().ID)
+		err = errs.Wrap(errs.Failed, "the app is removed, and what could not be removed of its data will be tried again", err)
 	}
 	if folded != nil {
 		err = errs.Also(errs.Wrap(errs.Failed, "the app is removed, and its domain's disks stay a chain of images", folded), err)

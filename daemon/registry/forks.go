@@ -373,7 +373,7 @@ func (svc *Service) startLent(ctx context.Context, a *app.App) error {
 		return err
 	}
 	defer release()
-	if err := svc.apps.StartUnit(ctx, a); err != nil {
+	if err := svc.apps.StartAgain(ctx, a, true); err != nil {
 		return err
 	}
 	return svc.ChangeFork(ctx, a, func(f *ipc.Fork) { f.Lent = false })
