@@ -6,6 +6,8 @@ import (
 	"errors"
 	"os"
 
+	"golang.org/x/sys/unix"
+
 	"mulligan/durable"
 	"mulligan/errs"
 	"mulligan/snap/disk"
@@ -130,15 +132,20 @@ func (m *Machine) remember(ctx context.Context, stopsVM bool) error {
 	return m.write(was)
 }
 
+// remembered returns what a stop found running and nobody has started since. A note that is damaged says that there was a stop: then everything may
+// have run, and a rollback must not fail because of it.
 func (m *Machine) remembered() (was wasUp, err error) {
 	data, err := os.ReadFile(m.note)
 	if errors.Is(err, os.ErrNotExist) {
 		return was, nil
 	}
-	if err == nil {
-		err = json.Unmarshal(data, &was)
+	if err != nil && !errors.Is(err, unix.EIO) {
+		return was, errs.Wrap(errs.Failed, "read what ran", err)
 	}
-	return was, errs.Wrap(errs.Failed, "read what ran", err)
+	if err != nil || json.Unmarshal(data, &was) != nil {
+		was = wasUp{VM: true, Host: true}
+	}
+	return was, nil
 }
 
 // write replaces the file durably.

@@ -2,6 +2,7 @@ package layer
 
 import (
 	"context"
+	"os"
 	"path/filepath"
 	"testing"
 
@@ -25,7 +26,7 @@ func (p *part) State(context.Context) (systemd.Status, error) {
 // was killed in between.
 func TestMachineStarts(t *testing.T) {
 	type state struct{ vm, host bool }
-	const stop, again, start = "stop", "start again", "start"
+	const stop, again, start, damage = "stop", "start again", "start", "damage the note"
 	for _, tt := range []struct {
 		name string
 		was  state
@@ -43,12 +44,16 @@ func TestMachineStarts(t *testing.T) {
 		{"everything where nothing ran", state{}, []string{stop, start}, state{true, true}},
 		{"everything of a machine that is new", state{}, []string{start}, state{true, true}},
 		{"what two stops found", state{true, true}, []string{stop, stop, again}, state{true, true}},
+		{"everything after a stop that is not known", state{true, false}, []string{stop, damage, again}, state{true, true}},
+		{"everything after two stops, one of which is not known", state{true, false}, []string{stop, damage, stop, start}, state{true, true}},
+		{"nothing else once what is not known was started", state{true, true}, []string{stop, damage, again, stop, again}, state{true, true}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			vm, host := &part{tt.was.vm}, &part{tt.was.host}
 			m := &Machine{Vm: vm, Host: host, note: filepath.Join(t.TempDir(), "machine.json")}
 			for _, do := range tt.do {
-				if err := map[string]func(context.Context) error{stop: m.Stop, again: m.StartAgain, start: m.Start}[do](t.Context()); err != nil {
+				spoil := func(context.Context) error { return os.WriteFile(m.note, []byte(`{"vm":tr`), 0o600) }
+				if err := map[string]func(context.Context) error{stop: m.Stop, again: m.StartAgain, start: m.Start, damage: spoil}[do](t.Context()); err != nil {
 					t.Fatal(err)
 				}
 				if do == stop && (vm.up || host.up) {
