@@ -256,6 +256,9 @@ func (m *merger) regroup() {
 
 // unify unifies the names of one file, except those that could not be read.
 func (m *merger) unify(paths []string) {
+	if len(paths) < 2 {
+		return
+	}
 	var names []string
 	var nodes []*manifest.Node
 	var before []manifest.Node
