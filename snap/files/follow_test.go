@@ -301,6 +301,18 @@ func TestOtherNameWhileRead(t *testing.T) {
 			must(t, os.Chmod(f.dir+"/b", 0o640))
 			return done
 		},
+		"written through a name outside": func(f *followed) *atomic.Bool {
+			write(t, f.dir+"/a", "old")
+			must(t, os.Link(f.dir+"/a", f.dir+"/b"))
+			must(t, os.Link(f.dir+"/a", f.dir+"-outside"))
+			f.flush(t)
+			done := f.before("b", func() error { return reliably(f.dir + "-outside") })
+			must(t, os.WriteFile(f.dir+"-outside", []byte("no event"), 0))
+			f.capture(t) // it looks at all files
+			// No event comes, nobody asks, and the names are read again all the same.
+			testkit.Eventually(t, "nothing is left to be read", func() bool { return f.Following().Pending == 0 })
+			return done
+		},
 		"second name comes": func(f *followed) *atomic.Bool {
 			done := f.before("b", func() error {
 				must(t, os.Remove(f.dir+"/b"))

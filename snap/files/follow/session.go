@@ -81,9 +81,12 @@ func (j *Session) run(ctx context.Context) {
 			return
 		case do := <-j.calls:
 			do()
-			if j.noting() {
+			switch {
+			case j.noting():
 				j.rested = false
 				j.idle.Reset(IdleAfter)
+			case !j.todo.empty():
+				j.next.Reset(retryAfter)
 			}
 		case <-j.w.Dirty():
 			wait := readSoon
