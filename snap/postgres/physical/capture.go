@@ -73,7 +73,7 @@ func (d *Driver) capture(ctx context.Context, req snap.CaptureRequest) (marker, 
 	}
 	m, warnings, err := d.marks.mark(ctx)
 	if errs.KindOf(err) == errs.Unavailable {
-		if err = d.server.revive(ctx, req.Revive, err); err == nil {
+		if err = d.server.revive(ctx, req.Revive, err, d.records.clusters()); err == nil {
 			m, warnings, err = d.marks.mark(ctx)
 			warnings = append(warnings, "The server was down, and was started.")
 		}

@@ -65,7 +65,7 @@ func (e engine) survivor(ctx context.Context, base state) (f facts, err error) {
 	}
 	c, err := e.server.connect(ctx)
 	if errs.KindOf(err) == errs.Unavailable {
-		if err = e.server.revive(ctx, true, err); err == nil {
+		if err = e.server.revive(ctx, true, err, e.records.clusters()); err == nil {
 			c, err = e.server.connect(ctx)
 		}
 	}

@@ -1,6 +1,7 @@
 package physical
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"os"
@@ -12,6 +13,7 @@ import (
 
 	"mulligan/errs"
 	"mulligan/snap/postgres/pglogin"
+	known "mulligan/snap/postgres/physical/facts"
 	"mulligan/snap/postgres/physical/pgserver"
 	"mulligan/snap/postgres/physical/session"
 	"mulligan/snap/postgres/physical/wal"
@@ -160,15 +162,14 @@ func (s *server) writeOut(ctx context.Context) (up bool, err error) {
 	return true, c.Run(ctx, "CHECKPOINT")
 }
 
-// revive starts a server that is down if may is true. why is the error that the caller got from the server; revive returns it
-// if the server runs.
-func (s *server) revive(ctx context.Context, may bool, why error) error {
-	running, err := pgserver.InUse(s.DataDir)
-	if err != nil {
-		return err
+// revive starts a server that is down if may is true, and its cluster is not another one than ours. why is the error that the caller got from the
+// server; revive returns it if the server runs.
+func (s *server) revive(ctx context.Context, may bool, why error, ours known.Clusters) error {
+	if running, err := pgserver.InUse(s.DataDir); err != nil || running {
+		return cmp.Or(err, why)
 	}
-	if running {
-		return why
+	if err := ours.CheckFolder(ctx, s.Programs, s.DataDir); err != nil {
+		return err
 	}
 	if !may {
 		return &errs.Error{Kind: errs.Unavailable, Message: "the server of cluster " + s.name + " is down", Err: why,

@@ -1,12 +1,14 @@
 package facts
 
 import (
+	"context"
 	"errors"
 	"io/fs"
 	"slices"
 
 	"mulligan/errs"
 	"mulligan/snap/postgres/physical/jsonrows"
+	"mulligan/snap/postgres/physical/pgserver"
 )
 
 // Clusters tells the clusters whose states and log are kept from others in the same place.
@@ -36,6 +38,15 @@ func (k Clusters) Check(system string) error {
 	}
 	return errs.New(errs.Conflict, "", "the server of cluster %s has another cluster (%s) than the one whose states are kept (%s): its data folder was made anew", k.Name, system, f.System).
 		WithHint("roll back to a checkpoint, which keeps what is there now, too; or capture what is there from now on with mode = logical")
+}
+
+// CheckFolder does as Check for the cluster in a data folder. What cannot be read there is no cluster, which the server's start says best.
+func (k Clusters) CheckFolder(ctx context.Context, p pgserver.Programs, dir string) error {
+	c, err := p.ReadControl(ctx, dir)
+	if err != nil {
+		return nil
+	}
+	return k.Check(c.System)
 }
 
 // Known returns the recorded facts of the server.
