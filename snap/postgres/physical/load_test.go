@@ -105,7 +105,7 @@ func (s *subject) holds(t *testing.T, m *mark) {
 // there, and what came after is not. They are visited in random order, across
 // timelines, with more load in between.
 func testMarkersUnderLoad(t *testing.T) {
-	for _, mode := range modes() {
+	for _, mode := range modes(t) {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
 			s := newSubject(t, options{slot: mode == "slot"})

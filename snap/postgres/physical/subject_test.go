@@ -22,7 +22,7 @@ import (
 )
 
 func TestConformance(t *testing.T) {
-	for _, mode := range modes() {
+	for _, mode := range modes(t) {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
 			snaptest.RunReusing(t, func(t *testing.T) snaptest.Reusable {
@@ -34,12 +34,15 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// modes are the ways that the log is kept in, or the usual one.
-func modes() []string {
+// modes are the ways that the log is kept in, or one of them, and the other in the next run.
+func modes(t *testing.T) []string {
+	t.Helper()
+	both := []string{"archive", "slot"}
 	if snaptest.Long() {
-		return []string{"archive", "slot"}
+		return both
 	}
-	return []string{"archive"}
+	i := testkit.Sample(t, "ways to keep the log", len(both), 1)[0]
+	return both[i : i+1]
 }
 
 // Slow tells the suite that a step takes seconds.
