@@ -37,6 +37,7 @@ func TestSample(t *testing.T) {
 		}
 	}
 	t.Setenv("MULLIGAN_TEST_LONG", "1")
+	t.Setenv("MULLIGAN_TEST_PART", "")
 	if n := len(sample(7, 100, 3)); n != 100 {
 		t.Errorf("a long run takes %d of 100", n)
 	}

@@ -16,6 +16,7 @@ func testThree(*testing.T) { ran = append(ran, "three") }
 func TestSome(t *testing.T) {
 	old := draws
 	t.Cleanup(func() { draws = old })
+	t.Setenv("MULLIGAN_TEST_PART", "")
 	for long, runs := range map[string]int{"": 3, "1": 1} {
 		t.Setenv("MULLIGAN_TEST_LONG", long)
 		ran = nil
