@@ -193,8 +193,9 @@ func count(n int) func(func(int) bool) {
 	}
 }
 
-// TestCloneKilled kills daemons at the steps of a clone. Afterwards the app is there and as in the checkpoint, or nothing of it is.
-func TestCloneKilled(t *testing.T) {
+// newSent returns a bucket that has one checkpoint of an app, in the state "cloned".
+func newSent(t *testing.T) *bucket {
+	t.Helper()
 	b, w := newBucket(t), newWorld(t, nil)
 	d := w.open(t)
 	b.add(t, d)
@@ -204,6 +205,12 @@ func TestCloneKilled(t *testing.T) {
 	}
 	caughtUp(t, d)
 	w.close(t, d)
+	return b
+}
+
+// TestCloneKilled kills daemons at the steps of a clone. Afterwards the app is there and as in the checkpoint, or nothing of it is.
+func TestCloneKilled(t *testing.T) {
+	b := newSent(t)
 
 	second := world{dir: worldDir(t)}
 	second.at = filepath.Join(second.dir, "clone")
@@ -218,7 +225,7 @@ func TestCloneKilled(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	d = second.open(t)
+	d := second.open(t)
 	remove(d)
 	second.close(t, d)
 	made, dropped := 0, 0
@@ -257,15 +264,7 @@ func TestCloneKilled(t *testing.T) {
 // TestCloneSettledLater: a clone that was cut short and cannot be settled when the daemon starts again is settled later, and the app says so until
 // then. What somebody made of it meanwhile is kept.
 func TestCloneSettledLater(t *testing.T) {
-	b, w := newBucket(t), newWorld(t, nil)
-	d := w.open(t)
-	b.add(t, d)
-	w.set(t, "cloned")
-	if _, err := d.Create(t.Context(), root, "shop", ipc.CreateRequest{}); err != nil {
-		t.Fatal(err)
-	}
-	caughtUp(t, d)
-	w.close(t, d)
+	b := newSent(t)
 	for _, c := range []struct {
 		name, killedAt   string
 		meanwhile        func(d *daemon.Daemon) error

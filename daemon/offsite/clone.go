@@ -473,7 +473,7 @@ func (s *Service) FinishClones(ctx context.Context) {
 func (s *Service) settle(ctx context.Context, t *target) {
 	err := s.opt.Failpoint.At("clone: settle")
 	if err == nil {
-		err = s.end(ctx, t)
+		err = s.settleOnce(ctx, t)
 	}
 	if ctx.Err() == nil {
 		s.noteSettled(t, err)
@@ -492,7 +492,8 @@ func (s *Service) noteSettled(t *target, err error) {
 	}
 }
 
-func (s *Service) end(ctx context.Context, t *target) error {
+// settleOnce makes one try to settle a clone.
+func (s *Service) settleOnce(ctx context.Context, t *target) error {
 	r := t.record()
 	a, err := s.apps.Find(accounts.Self(), string(r.AppID))
 	if err != nil {

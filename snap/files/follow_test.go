@@ -227,7 +227,7 @@ func TestChangedWhileRead(t *testing.T) {
 	var mu sync.Mutex
 	var linked map[string]uint64 // nil: nothing is done
 	changes, failures := 0, 0
-	f.walker.Before = func(string) error {
+	f.beforeEach(t, func(string) error {
 		mu.Lock()
 		defer mu.Unlock()
 		switch x := r.IntN(8); {
@@ -240,7 +240,7 @@ func TestChangedWhileRead(t *testing.T) {
 			return walk.ErrMoved
 		}
 		return nil
-	}
+	})
 	rounds := 60
 	if testing.Short() {
 		rounds = 20
@@ -270,15 +270,30 @@ func TestChangedWhileRead(t *testing.T) {
 	}
 }
 
+// beforeEach has do called before each entry is read. Where the files are followed, it is the follower's goroutine that sets this, as it reads.
+func (f *followed) beforeEach(t *testing.T, do func(path string) error) {
+	t.Helper()
+	set := func() error {
+		f.walker.Before = do
+		return nil
+	}
+	if j := f.follower.Session(); j != nil {
+		must(t, j.Do(t.Context(), set))
+	} else {
+		must(t, set())
+	}
+}
+
 // before calls do once, before the entry at path is read the next time. The result reports whether it was.
-func (f *followed) before(path string, do func() error) *atomic.Bool {
+func (f *followed) before(t *testing.T, path string, do func() error) *atomic.Bool {
+	t.Helper()
 	var done atomic.Bool
-	f.walker.Before = func(p string) error {
+	f.beforeEach(t, func(p string) error {
 		if p == path && done.CompareAndSwap(false, true) {
 			return do()
 		}
 		return nil
-	}
+	})
 	return &done
 }
 
@@ -291,12 +306,23 @@ func TestOtherNameWhileRead(t *testing.T) {
 		}
 		return err
 	}
+	// comes makes a second name of a file, in the place of another file, after the first was read.
+	comes := func(f *followed, first, second string) *atomic.Bool {
+		done := f.before(t, second, func() error {
+			must(t, os.Remove(f.dir+"/"+second))
+			must(t, os.Link(f.dir+"/"+first, f.dir+"/"+second))
+			return reliably(f.dir + "/" + second)
+		})
+		write(t, f.dir+"/"+first, "old")
+		write(t, f.dir+"/"+second, "another file")
+		return done
+	}
 	for name, test := range map[string]func(f *followed) *atomic.Bool{
 		"both changed": func(f *followed) *atomic.Bool {
 			write(t, f.dir+"/a", "old")
 			must(t, os.Link(f.dir+"/a", f.dir+"/b"))
 			f.flush(t)
-			done := f.before("b", func() error { return reliably(f.dir + "/b") })
+			done := f.before(t, "b", func() error { return reliably(f.dir + "/b") })
 			must(t, os.Chmod(f.dir+"/a", 0o600))
 			must(t, os.Chmod(f.dir+"/b", 0o640))
 			return done
@@ -306,38 +332,20 @@ func TestOtherNameWhileRead(t *testing.T) {
 			must(t, os.Link(f.dir+"/a", f.dir+"/b"))
 			must(t, os.Link(f.dir+"/a", f.dir+"-outside"))
 			f.flush(t)
-			done := f.before("b", func() error { return reliably(f.dir + "-outside") })
+			done := f.before(t, "b", func() error { return reliably(f.dir + "-outside") })
 			must(t, os.WriteFile(f.dir+"-outside", []byte("no event"), 0))
 			f.capture(t) // it looks at all files
 			// No event comes, nobody asks, and the names are read again all the same.
 			testkit.Eventually(t, "nothing is left to be read", func() bool { return f.Following().Pending == 0 })
 			return done
 		},
-		"second name comes": func(f *followed) *atomic.Bool {
-			done := f.before("b", func() error {
-				must(t, os.Remove(f.dir+"/b"))
-				must(t, os.Link(f.dir+"/a", f.dir+"/b"))
-				return reliably(f.dir + "/b")
-			})
-			write(t, f.dir+"/a", "old")
-			write(t, f.dir+"/b", "another file")
-			return done
-		},
-		"second name comes in a folder": func(f *followed) *atomic.Bool {
-			done := f.before("d/b", func() error {
-				must(t, os.Remove(f.dir+"/d/b"))
-				must(t, os.Link(f.dir+"/d/a", f.dir+"/d/b"))
-				return reliably(f.dir + "/d/b")
-			})
-			write(t, f.dir+"/d/a", "old")
-			write(t, f.dir+"/d/b", "another file")
-			return done
-		},
+		"second name comes":             func(f *followed) *atomic.Bool { return comes(f, "a", "b") },
+		"second name comes in a folder": func(f *followed) *atomic.Bool { return comes(f, "d/a", "d/b") },
 		"moved with its folder": func(f *followed) *atomic.Bool {
 			write(t, f.dir+"/d/a", "old")
 			must(t, os.Link(f.dir+"/d/a", f.dir+"/x"))
 			f.flush(t)
-			done := f.before("x", func() error { return reliably(f.dir + "/x") })
+			done := f.before(t, "x", func() error { return reliably(f.dir + "/x") })
 			must(t, os.Rename(f.dir+"/d", f.dir+"/e"))
 			must(t, os.Chmod(f.dir+"/x", 0o640))
 			return done
@@ -347,7 +355,7 @@ func TestOtherNameWhileRead(t *testing.T) {
 			must(t, os.Link(f.dir+"/a", f.dir+"/b"))
 			f.stop()
 			f.open(t)
-			done := f.before("b", func() error { return reliably(f.dir + "/b") })
+			done := f.before(t, "b", func() error { return reliably(f.dir + "/b") })
 			f.follow(t)
 			return done
 		},
@@ -356,7 +364,7 @@ func TestOtherNameWhileRead(t *testing.T) {
 			write(t, f.dir+"/b", "another file")
 			f.stop()
 			f.open(t)
-			done := f.before("b", func() error {
+			done := f.before(t, "b", func() error {
 				must(t, os.Remove(f.dir+"/b"))
 				must(t, os.Link(f.dir+"/a", f.dir+"/b"))
 				return reliably(f.dir + "/b")
@@ -383,7 +391,7 @@ func TestMissedFolder(t *testing.T) {
 	f := newFollowed(t)
 	write(t, f.dir+"/d/f", "old")
 	f.flush(t)
-	done := f.before("d", func() error { return walk.ErrMoved })
+	done := f.before(t, "d", func() error { return walk.ErrMoved })
 	must(t, os.Rename(f.dir+"/d", f.dir+"/e"))
 	write(t, f.dir+"/e/f", "newer")
 	must(t, os.Rename(f.dir+"/e", f.dir+"/d"))
