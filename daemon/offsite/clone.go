@@ -469,7 +469,8 @@ func (s *Service) FinishClones(ctx context.Context) {
 	}
 }
 
-// settle ends a clone that was cut short: one whose rollback was done is finished, and of another nothing is left.
+// settle ends a clone that was cut short: one whose rollback was done is finished, one of which somebody has made checkpoints since is kept, and of
+// another nothing is left. What fails is tried again later.
 func (s *Service) settle(ctx context.Context, t *target) {
 	err := s.opt.Failpoint.At("clone: settle")
 	if err == nil {

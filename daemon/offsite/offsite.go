@@ -5,7 +5,8 @@
 // loses nothing of it. Sending holds no app: the content store keeps what is being sent, and any operation may go on meanwhile.
 //
 // A clone is registered like any app, gets the fetched snapshots as a checkpoint, and goes to it by a rollback. The remote's record is
-// written first and says that the app is being made, until it is; after a crash, an app that is not made is dropped.
+// written first and says that the app is being made, until it is; after a crash, an app that is not made is dropped,
+// unless somebody has made checkpoints of it since.
 package offsite
 
 import (

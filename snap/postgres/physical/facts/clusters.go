@@ -40,7 +40,8 @@ func (k Clusters) Check(system string) error {
 		WithHint("roll back to a checkpoint, which keeps what is there now, too; or capture what is there from now on with mode = logical")
 }
 
-// CheckFolder does as Check for the cluster in a data folder. What cannot be read there is no cluster, which the server's start says best.
+// CheckFolder does the same as Check for the cluster in a data folder whose server is down. A folder whose control file cannot be read passes: the
+// server does not start there, and says best why.
 func (k Clusters) CheckFolder(ctx context.Context, p pgserver.Programs, dir string) error {
 	c, err := p.ReadControl(ctx, dir)
 	if err != nil {
