@@ -247,7 +247,53 @@ func testPageOfThousands(t *testing.T) {
 	b.looksRight("thousands-drawn")
 }
 
-// thousands answers for the daemon where it is asked for checkpoints: those that it has, and 3,000 older copies of the last.
+// testPageOlderMeanwhile asks for older rows while the page asks for the newest, and holds back either answer: the focus goes to the first of
+// the older rows, and stays with who has gone elsewhere.
+func testPageOlderMeanwhile(t *testing.T) {
+	t.Parallel()
+	d := startDaemon(t)
+	newApp(t, d, 5).create()
+	b := newBrowser(t)
+	b.do(chromedp.ActionFunc(func(ctx context.Context) error {
+		_, err := cdpage.AddScriptToEvaluateOnNewDocument(thousands).Do(ctx)
+		return err
+	}), chromedp.Navigate(ask[ipc.UILink](d, "ui", "--print").URL))
+	b.see(".cp .note", "note 3000")
+	for i, step := range []struct{ first, second, next, focus string }{
+		{"newest", "older", "note 2800", ""},
+		{"older", "newest", "note 2601", ""},
+		{"newest", "older", "", "search"},
+		{"older", "newest", "", "search"},
+	} {
+		rows := fmt.Sprintf(`document.querySelectorAll(".cp").length === %d`, 200*(i+2))
+		there := fmt.Sprintf(`document.activeElement.closest(".cp")?.textContent.includes(%q)`, step.next)
+		if step.focus != "" {
+			there = fmt.Sprintf("document.activeElement.id === %q", step.focus)
+		}
+		b.see("button", "Show older")
+		b.do(chromedp.Evaluate(`window.asked = []; window.held = { newest: Promise.withResolvers(), older: Promise.withResolvers() }; 0`, nil))
+		note := fmt.Sprintf("made meanwhile %d", i)
+		d.must("create", "--app", "shop", "--notes", note, "--quiesce", "none")
+		b.until("the newest to be asked for", `asked.some((query) => !query.includes("before="))`)
+		b.do(chromedp.Evaluate(matching("button", "Show older")+".focus(); 0", nil))
+		b.click("button", "Show older")
+		b.until("older ones to be asked for", `asked.some((query) => query.includes("before="))`)
+		if step.focus != "" {
+			b.do(chromedp.Focus("#" + step.focus))
+		}
+		b.do(chromedp.Evaluate("held."+step.first+".resolve(); 0", nil))
+		b.until("the older rows after the first answer", rows)
+		b.until("the focus to be where it belongs after the first answer", there)
+		b.do(chromedp.Evaluate("held."+step.second+".resolve(); 0", nil))
+		b.see(".cp .note", note)
+		b.until("the older rows after both answers", rows)
+		b.until("the focus to be where it belongs after both answers", there)
+		b.do(chromedp.Evaluate("window.held = undefined; 0", nil))
+	}
+}
+
+// thousands answers for the daemon where it is asked for checkpoints: those that it has, and 3,000 older copies of the last. It waits for
+// window.held, if the test has set it.
 const thousands = `(() => {
 	const real = window.fetch;
 	window.fetch = async (path, options) => {
@@ -258,6 +304,7 @@ const thousands = `(() => {
 		answer.storage_usage.checkpoint_count += 2999;
 		const last = answer.checkpoints.pop();
 		for (let i = 3000; i > 0; i--) answer.checkpoints.push({ ...last, checkpoint_id: "cp-" + String(i).padStart(12, "0"), notes: "note " + i, size_bytes: i % 400 ? (i * 7919 % 5000) : 5e6, created_at: new Date(Date.parse(last.created_at) - (3000 - i) * 3600e3).toISOString() });
+		await window.held?.[url.searchParams.has("before") ? "older" : "newest"].promise;
 		const from = answer.checkpoints.findIndex((c) => c.checkpoint_id === url.searchParams.get("before")) + 1;
 		answer.checkpoints = answer.checkpoints.slice(from, from + (Number(url.searchParams.get("limit")) || 1e9));
 		return new Response(JSON.stringify(answer), { headers: { "Content-Type": "application/json" } });

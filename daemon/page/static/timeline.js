@@ -23,8 +23,8 @@ const words = { manual: "manual", agent: "before a turn", deploy: "deploy", "pre
 // rows stay.
 export async function timeline(app, body, signal, reload, kept) {
   // list are the newest checkpoints as far as they are loaded, of which those that have all words are found; count of these are wanted,
-  // and drawn are there.
-  const view = kept.timeline ??= { filter: "", words: [], list: [], end: false, total: 0, count: PAGE, drawn: 0, seeking: 0, loading: 0,
+  // and drawn are there. last is the id of the last row there was when older ones were asked for: the focus goes to the row after it.
+  const view = kept.timeline ??= { filter: "", words: [], list: [], end: false, total: 0, count: PAGE, drawn: 0, seeking: 0, loading: 0, last: "",
     turns: new Map(), forks: [], forward: null, rows: new Map(), parts: {} };
   Object.assign(view, { app, body, signal, reload });
   await load(view);
@@ -56,13 +56,15 @@ async function load(view) {
   const { app, signal } = view;
   const mine = ++view.loading;
   await uncovered();
-  view.seeking++; // what is looked for goes on with the new list
-  const limit = Math.max(view.count, view.words.length ? view.list.length : 0); // what was asked for stays
+  const wanted = () => Math.max(view.count, view.words.length ? view.list.length : 0); // what was asked for stays
+  const limit = wanted();
   const [page, turns, forks, safety] = await Promise.all([
     api.checkpoints(app.slug, { limit, trigger: view.filter }), api.turns(app.slug, 500), api.forks(app.slug),
     api.checkpoints(app.slug, { trigger: "pre-rollback", limit: 1 })]);
   await uncovered();
   if (signal.aborted || mine !== view.loading) return; // a later one draws
+  if (limit < wanted()) return load(view); // older ones were asked for meanwhile
+  view.seeking++; // what is looked for goes on with the new list
   view.list = page.checkpoints ?? [];
   learn(view.list);
   view.end = view.list.length < limit;
@@ -141,6 +143,18 @@ async function seek(view) {
     append(view);
   }
   finish(view, false);
+  goOn(view);
+}
+
+// goOn moves the focus to the first of the older rows that were asked for, if it is there. Who has gone elsewhere meanwhile stays there.
+function goOn(view) {
+  const rows = [...view.parts.list.querySelectorAll("li.cp")];
+  const place = rows.findIndex((row) => row.id === view.last);
+  const next = rows[place + 1];
+  if (place < 0 || !next) return;
+  view.last = "";
+  const at = document.activeElement;
+  if (at === document.body || view.parts.end.contains(at)) next.querySelector(".main-action").focus({ preventScroll: true });
 }
 
 // finish shows below the rows whether there are more, and beside the search what it found. running is a search that goes on.
@@ -150,10 +164,12 @@ function finish(view, running) {
   const among = view.end ? ` among ${count(view.list.length, "checkpoint")}.` : `; ${view.list.length.toLocaleString()}${of} searched${running ? "…" : "."}`;
   view.parts.tools.querySelector("[role=status]").textContent = view.words.length ? `${n ? n.toLocaleString() : "None"} found${among}` : "";
   const none = !view.list.length && view.filter;
+  const focused = view.parts.end.contains(document.activeElement);
   fill(view.parts.end,
     none && h("div", { class: "blank" }, h("p", { class: "quiet" }, `No checkpoint here was ${kinds[view.filter]?.[2].replace("the state", "made as the state") ?? "of this kind"}.`),
       h("p", {}, h("button", { type: "button", onclick: () => choose(view, "") }, "Show all"))),
     !running && (n > view.drawn || !view.end) && h("p", { class: "older" }, h("button", { type: "button", "data-key": "older", onclick: (e) => older(view, e.currentTarget) }, "Show older")));
+  if (focused) view.parts.end.querySelector("button")?.focus({ preventScroll: true });
 }
 
 // beginning is what an app without a checkpoint shows.
@@ -192,6 +208,8 @@ function choose(view, value) {
   view.filter = value;
   view.list = [];
   view.count = PAGE;
+  view.last = "";
+  view.seeking++; // what is still under way is of the kind that was shown
   view.parts.tools.querySelector(`input[value="${value}"]`).checked = true;
   return load(view).catch((err) => fill(view.body, trouble(err)));
 }
@@ -216,21 +234,21 @@ function tools(view) {
 function find(view, words) {
   view.words = words;
   view.count = PAGE;
+  view.last = "";
   draw(view);
   return seek(view).catch((err) => fill(view.parts.end, trouble(err)));
 }
 
 async function older(view, button) {
   button.disabled = true;
-  const last = view.parts.list.querySelector(":scope > ol:last-child > li:last-child");
+  view.last = view.parts.list.querySelector(":scope > ol:last-child > li:last-child")?.id ?? "";
   view.count += PAGE;
   append(view);
   try {
     await seek(view);
-    const rows = [...view.parts.list.querySelectorAll("li.cp")];
-    rows[rows.indexOf(last) + 1]?.querySelector(".main-action").focus({ preventScroll: true }); // on with what is new
   } catch (err) {
     view.count -= PAGE;
+    view.last = "";
     fill(view.parts.end, trouble(err));
   }
 }
