@@ -247,12 +247,14 @@ func testPageOfThousands(t *testing.T) {
 	b.looksRight("thousands-drawn")
 }
 
-// testPageOlderMeanwhile asks for older rows while the page asks for the newest, and holds back either answer: the focus goes to the first of
-// the older rows, and stays with who has gone elsewhere.
-func testPageOlderMeanwhile(t *testing.T) {
+// testPageLateAnswers holds answers back, so that they come in another order than they were asked for. Where older rows are asked for while
+// the page asks for the newest, the focus goes to the first of the older rows, and stays with who has gone elsewhere. What is compared is
+// what was chosen last. What was refused can be tried again.
+func testPageLateAnswers(t *testing.T) {
 	t.Parallel()
 	d := startDaemon(t)
-	newApp(t, d, 5).create()
+	a := newApp(t, d, 5)
+	a.create()
 	b := newBrowser(t)
 	b.do(chromedp.ActionFunc(func(ctx context.Context) error {
 		_, err := cdpage.AddScriptToEvaluateOnNewDocument(thousands).Do(ctx)
@@ -290,6 +292,41 @@ func testPageOlderMeanwhile(t *testing.T) {
 		b.until("the focus to be where it belongs after both answers", there)
 		b.do(chromedp.Evaluate("window.held = undefined; 0", nil))
 	}
+
+	a.write(t, "src/new", "one\n")
+	row := string(a.checkpoints()[1].ID)
+	b.do(chromedp.Evaluate(`(() => {
+		const real = window.fetch;
+		window.next = Promise.withResolvers();
+		window.fetch = async (path, options) => {
+			const answer = await real(path, options);
+			if (!path.includes("/diff?") || path.includes("against=now")) return answer;
+			await next.promise;
+			const body = await answer.json();
+			return { ok: answer.ok, status: answer.status, json: async () => {
+				setTimeout(() => { window.told = true; }); // once the page has made of the answer what it makes of it
+				return body;
+			} };
+		};
+	})()`, nil))
+	b.menu("#"+row, "What changed")
+	b.see("dialog [role=status]", "Comparing")
+	b.do(chromedp.Evaluate(`(() => { const to = document.querySelector("#against"); to.value = "now"; to.dispatchEvent(new Event("change")); })()`, nil))
+	b.see("dialog [role=status]", "1 change.")
+	b.do(chromedp.Evaluate("next.resolve()", nil))
+	b.until("the late answer to be there", "window.told")
+	b.see("dialog [role=status]", "1 change.")
+	b.press("\x1b")
+	b.gone("dialog")
+
+	b.menu("#"+row, "Delete…")
+	b.see("dialog button", "Delete for good")
+	d.must("pin", row, "--app", "shop")
+	b.click("dialog button", "Delete for good")
+	b.see("dialog [role=alert]", "pinned")
+	d.must("unpin", row, "--app", "shop")
+	b.click("dialog button", "Delete for good")
+	b.gone("#" + row)
 }
 
 // thousands answers for the daemon where it is asked for checkpoints: those that it has, and 3,000 older copies of the last. It waits for

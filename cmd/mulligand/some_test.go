@@ -82,7 +82,7 @@ func TestPages(t *testing.T) {
 		testPageLost,
 		testPageAfterRestart,
 		testPageOfThousands,
-		testPageOlderMeanwhile,
+		testPageLateAnswers,
 	)
 }
 

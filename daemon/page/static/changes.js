@@ -16,7 +16,11 @@ export function changesDialog(app, cp, against) {
     const to = h("select", { id: "against", onchange: () => load() },
       against !== "now" ? h("option", { value: against }, "the next checkpoint") : null, h("option", { value: "now" }, "now"));
     body.append(h("p", {}, "From ", titled(cp), " to ", h("label", { for: "against", class: "hidden" }, "Compare with"), to), out);
-    const load = () => list(app, cp, to.value, out);
+    const load = () => { // into a part of its own: an answer that is no longer waited for goes nowhere
+      const part = h("div", {});
+      fill(out, part);
+      list(app, cp, to.value, part);
+    };
     load();
   });
 }

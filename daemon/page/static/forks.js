@@ -120,6 +120,7 @@ function dropDialog(view, app) {
         say("Dropped.");
         view.reload();
       } catch (err) {
+        go.disabled = false;
         fill(out, trouble(err));
       }
     } }, "Drop for good");

@@ -397,6 +397,7 @@ function deleteDialog(view, cp) {
         say("Deleted.");
         view.reload();
       } catch (err) {
+        go.disabled = false;
         fill(out, trouble(err));
       }
     } }, "Delete for good");
@@ -421,7 +422,7 @@ function pruneDialog(view) {
     }, failed);
     go.addEventListener("click", () => {
       go.disabled = true;
-      api.prune(view.app.slug, false).then((res) => { close(); say(`${count(res.deleted?.length ?? 0, "checkpoint")} pruned.`); view.reload(); }, failed);
+      api.prune(view.app.slug, false).then((res) => { close(); say(`${count(res.deleted?.length ?? 0, "checkpoint")} pruned.`); view.reload(); }, (err) => { go.disabled = false; failed(err); });
     });
   });
 }
