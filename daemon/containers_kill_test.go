@@ -287,14 +287,31 @@ func (s *shop) rollBack(to ipc.CheckpointID, kind string, step int, strike func(
 	return names, stderr.String()
 }
 
-// kill ends the first process of a container, as the kernel does it when memory is short. It reports whether there was one.
+// kill ends the first process of a container, as the kernel does it when memory is short. It reports whether there was one. The engine knows of its
+// end then: as long as it takes the container for running, nobody can start it again. One that is paused may end when it goes on.
 func (s *shop) kill(name string) bool {
-	pid, err := s.Exec(string(s.Kind), "inspect", "-f", "{{.State.Pid}}", name)
-	if err != nil || strings.TrimSpace(string(pid)) == "0" {
+	t := s.project.t
+	t.Helper()
+	process := func() (pid string, paused bool) {
+		out, err := s.Exec(string(s.Kind), "inspect", "-f", "{{.State.Pid}} {{.State.Paused}}", name)
+		if err != nil {
+			return "0", false
+		}
+		pid, state, _ := strings.Cut(strings.TrimSpace(string(out)), " ")
+		return pid, state == "true"
+	}
+	pid, _ := process()
+	if pid == "0" {
 		return false
 	}
-	_, err = s.Exec("kill", "-9", strings.TrimSpace(string(pid)))
-	return err == nil
+	if _, err := s.Exec("kill", "-9", pid); err != nil {
+		return false
+	}
+	testkit.Eventually(t, "the engine knows that "+name+" was killed", func() bool {
+		now, paused := process()
+		return now != pid || paused
+	})
+	return true
 }
 
 // A round of kills.
