@@ -67,5 +67,5 @@ func (w world) pid(t *testing.T) string {
 	}
 	_, after, _ := strings.Cut(string(b), `"pid":`)
 	pid, _, _ := strings.Cut(after, ",")
-	return pid
+	return strings.TrimSpace(pid)
 }

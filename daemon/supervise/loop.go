@@ -3,6 +3,7 @@ package supervise
 import (
 	"cmp"
 	"crypto/rand"
+	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -166,7 +167,7 @@ func (p *Process) launch(restarts int) error {
 	if err != nil {
 		return err
 	}
-	rec := record{Run: runID(), Boot: boot, Up: true, Restarts: restarts, Since: time.Now()}
+	rec := record{Run: runID(p.cfg.StateDir), Boot: boot, Up: true, Restarts: restarts, Since: time.Now()}
 	if err := p.save(rec); err != nil {
 		return err
 	}
@@ -300,8 +301,15 @@ func signal(list []proc, sig unix.Signal) error {
 	return failed
 }
 
-func runID() string {
+// runID returns a fresh id for a run of the command with that state folder.
+func runID(stateDir string) string {
 	var b [16]byte
 	rand.Read(b[:]) // never fails
-	return hex.EncodeToString(b[:])
+	return runPrefix(stateDir) + hex.EncodeToString(b[:])
+}
+
+// runPrefix begins the ids of all runs of the command with that state folder.
+func runPrefix(stateDir string) string {
+	sum := sha256.Sum256([]byte(stateDir))
+	return hex.EncodeToString(sum[:8]) + "-"
 }

@@ -131,13 +131,25 @@ func all() ([]proc, error) {
 	return list, nil
 }
 
-// marked reports whether the process was started with the run's id in its environment. It returns false if the environment
+// run returns the id of the run with which the process was started in its environment. It returns "" if it has none or the environment
 // cannot be read, as that of another user's process.
-func (p proc) marked(run string) bool {
+func (p proc) run() string {
 	env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", p.PID))
-	return err == nil && slices.ContainsFunc(bytes.Split(env, []byte{0}), func(v []byte) bool {
-		return string(v) == marker+"="+run
-	})
+	if err != nil {
+		return ""
+	}
+	for v := range bytes.SplitSeq(env, []byte{0}) {
+		if id, ok := bytes.CutPrefix(v, []byte(marker+"=")); ok {
+			return string(id)
+		}
+	}
+	return ""
+}
+
+// of reports whether the process is the user's.
+func (p proc) of(uid int) bool {
+	var st unix.Stat_t
+	return unix.Stat(fmt.Sprintf("/proc/%d", p.PID), &st) == nil && int(st.Uid) == uid && p.alive()
 }
 
 // members lists the running processes of a run. known are processes that were seen before; their descendants belong to the run
@@ -165,7 +177,7 @@ func members(rec record, known ...proc) ([]proc, error) {
 	other := func(p proc) bool { return p.PID != self && !in[p.PID] }
 	for _, p := range list {
 		// Nothing that started before the command is of its run: most processes of a host need no further look.
-		if other(p) && p.Start >= rec.Start && (session > 0 && p.session == session || p.marked(rec.Run)) {
+		if other(p) && p.Start >= rec.Start && (session > 0 && p.session == session || p.run() == rec.Run) {
 			in[p.PID] = true
 		}
 	}

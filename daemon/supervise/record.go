@@ -1,11 +1,11 @@
 package supervise
 
 import (
-	"encoding/json"
 	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -30,11 +30,7 @@ type record struct {
 
 // save writes rec durably. After an error the file may have rec or what it had before.
 func (p *Process) save(rec record) error {
-	text, err := json.Marshal(rec)
-	if err != nil {
-		return err
-	}
-	err = durable.WriteFile(filepath.Join(p.cfg.StateDir, "run.json"), text, 0o600)
+	err := durable.WriteJSON(filepath.Join(p.cfg.StateDir, "run.json"), rec)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.unsure = err != nil; p.unsure {
@@ -44,19 +40,40 @@ func (p *Process) save(rec record) error {
 	return nil
 }
 
-// load reads the record. It returns the zero record if there is none.
+// load reads the record. It returns the zero record if there is none. A damaged one is made anew from what runs.
 func (p *Process) load() (rec record, err error) {
-	path := filepath.Join(p.cfg.StateDir, "run.json")
-	text, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
+	err = durable.ReadJSON(filepath.Join(p.cfg.StateDir, "run.json"), &rec)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
 		return record{}, nil
+	case errs.KindOf(err) == errs.Corrupt, errors.Is(err, unix.EIO):
+		return p.found()
+	case err != nil:
+		return record{}, err
 	}
+	return rec, nil
+}
+
+// found returns the record of the newest run that has processes. It returns the zero record if nothing runs. Only processes of the command's
+// user count: everybody can give a process the environment that those of a run have.
+func (p *Process) found() (rec record, err error) {
+	boot, err := bootID()
 	if err != nil {
 		return record{}, err
 	}
-	if err := json.Unmarshal(text, &rec); err != nil {
-		return record{}, (&errs.Error{Kind: errs.Corrupt, Message: path + " is damaged", Err: err}).
-			WithHint("end the app's processes by hand and remove the file")
+	list, err := all()
+	if err != nil {
+		return record{}, err
+	}
+	uid := p.cfg.Owner.UID
+	if uid < 0 {
+		uid = os.Geteuid()
+	}
+	var newest uint64
+	for _, q := range list {
+		if run := q.run(); strings.HasPrefix(run, runPrefix(p.cfg.StateDir)) && q.Start >= newest && q.of(uid) {
+			rec, newest = record{Run: run, Boot: boot, Up: true, Since: time.Now()}, q.Start
+		}
 	}
 	return rec, nil
 }

@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"mulligan/durable"
 	"mulligan/errs"
 	"mulligan/privsep"
 	"mulligan/systemd"
@@ -520,12 +521,16 @@ func TestRefusedStopInTheRecord(t *testing.T) {
 			file := filepath.Join(cfg.StateDir, "run.json")
 			must(t, os.Mkdir(file+".tmp", 0o700)) // where the new record would be written
 			wantErr(t, p.Stop(t.Context()), errs.Failed, "record the run")
-			text, err := os.ReadFile(file)
+			rec, err := p.load()
 			must(t, err)
-			must(t, os.WriteFile(file, []byte(strings.Replace(string(text), `"up":true`, `"up":false`, 1)), 0o600))
+			rec.Up = false
+			must(t, os.Remove(file+".tmp"))
+			must(t, durable.WriteJSON(file, rec))
 			if mended {
-				must(t, os.Remove(file+".tmp"))
 				must(t, p.Close())
+			}
+			if !mended {
+				must(t, os.Mkdir(file+".tmp", 0o700))
 			}
 			again := supervise(t, cfg)
 			if st := state(t, again); !st.Running() || st.MainPID != before.MainPID {
@@ -593,11 +598,48 @@ func TestCrashBetween(t *testing.T) {
 		}
 		must(t, real.signal(unix.SIGKILL))
 	})
+	damage := func(t *testing.T, dir string) {
+		text, err := os.ReadFile(dir + "/run.json")
+		must(t, err)
+		text[len(text)/2] ^= 1
+		must(t, os.WriteFile(dir+"/run.json", text, 0o600))
+	}
 	t.Run("damaged record", func(t *testing.T) {
-		cfg := script(t.TempDir(), text)
-		must(t, os.WriteFile(cfg.StateDir+"/run.json", []byte("{"), 0o600))
-		_, err := open(cfg, quick)
-		wantErr(t, err, errs.Corrupt, "run.json")
+		dir := t.TempDir()
+		pid := killedDaemon(t, dir, text)
+		damage(t, dir)
+		p := supervise(t, script(dir, text))
+		if st := state(t, p); st.MainPID != pid || !st.Running() {
+			t.Errorf("not found: %+v", st)
+		}
+		must(t, p.Stop(t.Context()))
+		if alive(pid) {
+			t.Error("it runs after a stop")
+		}
+	})
+	t.Run("damaged record of nothing that runs", func(t *testing.T) {
+		dir := t.TempDir()
+		pid := killedDaemon(t, dir, text)
+		damage(t, dir)
+		p := supervise(t, script(dir, text))
+		must(t, p.Stop(t.Context()))
+		must(t, p.Close())
+		damage(t, dir)
+		testkit.Need(t, "root")
+		forged := exec.Command("sleep", "1000")
+		forged.Env = []string{marker + "=" + runPrefix(dir) + "forged"}
+		forged.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}, Setsid: true}
+		must(t, forged.Start())
+		t.Cleanup(func() { _ = forged.Process.Kill(); _ = forged.Wait() })
+		again := supervise(t, script(dir, text))
+		if st := state(t, again); st.Running() {
+			t.Errorf("it runs: %+v", st)
+		}
+		must(t, again.Start(t.Context()))
+		if st := state(t, again); !st.Running() || st.MainPID == pid {
+			t.Errorf("%+v", st)
+		}
+		must(t, again.Stop(t.Context()))
 	})
 }
 
