@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"os"
 	"path/filepath"
@@ -13,6 +12,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/client"
+	"golang.org/x/sys/unix"
 
 	"mulligan/durable"
 	"mulligan/errs"
@@ -64,12 +64,9 @@ func (p *Project) freeze(ctx context.Context, volume string) error {
 	if len(names) == 0 {
 		return nil
 	}
-	data, err := json.Marshal(names)
+	err = os.MkdirAll(p.cfg.StateDir, 0o700)
 	if err == nil {
-		err = os.MkdirAll(p.cfg.StateDir, 0o700)
-	}
-	if err == nil {
-		err = durable.WriteFile(p.frozenFile(), data, 0o600)
+		err = durable.WriteJSON(p.frozenFile(), names)
 	}
 	if err != nil {
 		return errs.Wrap(errs.Failed, "note which containers are paused", err)
@@ -189,14 +186,25 @@ func (p *Project) Thaw(ctx context.Context) error {
 	return p.thaw(ctx)
 }
 
+// paused lists the containers that are paused.
+func (p *Project) paused(ctx context.Context) (names []string, err error) {
+	list, err := p.look(ctx)
+	for _, f := range list {
+		if !f.gone && f.now.State.Paused {
+			names = append(names, f.Name)
+		}
+	}
+	return names, err
+}
+
 func (p *Project) thaw(ctx context.Context) error {
-	data, err := os.ReadFile(p.frozenFile())
+	var names []string
+	err := durable.ReadJSON(p.frozenFile(), &names)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
-	var names []string
-	if err == nil {
-		err = json.Unmarshal(data, &names)
+	if errs.KindOf(err) == errs.Corrupt || errors.Is(err, unix.EIO) {
+		names, err = p.paused(ctx) // one that somebody else has paused goes on, too: else one that mulligan has paused would not
 	}
 	if err != nil {
 		return errs.Wrap(errs.Failed, "read which containers are paused", err)

@@ -61,6 +61,16 @@ func TestFreeze(t *testing.T) {
 		next := s.e.Project(engine.ProjectConfig{Unit: "compose:shop", Members: s.members(), StateDir: stateOf(p)})
 		must(t, next.Thaw(ctx))
 		paused("shop-web-1")
+
+		_, err = next.Freeze(ctx, "shop_rows") // by a process that dies now, and leaves a note that is damaged then
+		must(t, err)
+		damage(t, filepath.Join(stateOf(p), "paused.json"))
+		next = s.e.Project(engine.ProjectConfig{Unit: "compose:shop", Members: s.members(), StateDir: stateOf(p)})
+		must(t, next.Thaw(ctx))
+		paused("")
+
+		_, err = s.api.ContainerPause(ctx, "shop-web-1", client.ContainerPauseOptions{})
+		must(t, err)
 		must(t, next.Stop(ctx)) // a paused container too
 		s.runs()
 	})

@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -15,6 +14,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/client"
+	"golang.org/x/sys/unix"
 
 	"mulligan/durable"
 	"mulligan/errs"
@@ -26,31 +26,32 @@ type note struct {
 	Healthy  []string                           `json:"healthy"`  // those of them whose health check passed
 	Policies map[string]container.RestartPolicy `json:"policies"` // the restart policies that a stop took away
 	Down     bool                               `json:"down"`     // nothing was to be started after that stop
+
+	damaged bool // the file is there and cannot be read: there was a stop
 }
 
 func (p *Project) noteFile() string { return filepath.Join(p.cfg.StateDir, "containers.json") }
 
+// readNote returns what the last stop found. A damaged note does not keep the app from being stopped and started: its containers' restart
+// policies of before the stop are lost with it.
 func (p *Project) readNote() (n note, err error) {
-	data, err := os.ReadFile(p.noteFile())
-	if errors.Is(err, os.ErrNotExist) {
-		return n, nil
+	switch err := durable.ReadJSON(p.noteFile(), &n); {
+	case errors.Is(err, os.ErrNotExist):
+		return note{}, nil
+	case errs.KindOf(err) == errs.Corrupt, errors.Is(err, unix.EIO):
+		return note{damaged: true}, nil
+	default:
+		return n, errs.Wrap(errs.Failed, "read which containers ran", err)
 	}
-	if err == nil {
-		err = json.Unmarshal(data, &n)
-	}
-	return n, errs.Wrap(errs.Failed, "read which containers ran", err)
 }
 
 func (p *Project) writeNote(n note) error {
-	data, err := json.Marshal(n)
-	if err == nil {
-		err = os.MkdirAll(p.cfg.StateDir, 0o700)
-	}
+	err := os.MkdirAll(p.cfg.StateDir, 0o700)
 	if err == nil {
 		err = p.cfg.Failpoint.At("note containers")
 	}
 	if err == nil {
-		err = durable.WriteFile(p.noteFile(), data, 0o600)
+		err = durable.WriteJSON(p.noteFile(), n)
 	}
 	return errs.Wrap(errs.Failed, "note which containers ran", err)
 }
@@ -86,7 +87,7 @@ func (p *Project) Stop(ctx context.Context) error {
 	n.Down = false
 	for i := range list {
 		f := &list[i]
-		if f.condition() != off || slices.Contains(p.ran, f.Name) {
+		if f.condition() != off || n.damaged || slices.Contains(p.ran, f.Name) {
 			if !slices.Contains(n.Ran, f.Name) {
 				n.Ran = append(n.Ran, f.Name)
 				if h := f.now.State.Health; h != nil && h.Status == container.Healthy {
@@ -229,7 +230,7 @@ func (p *Project) StartAgain(ctx context.Context) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	n, err := p.readNote()
-	if err != nil || len(n.Ran)+len(n.Policies) == 0 {
+	if err != nil || len(n.Ran)+len(n.Policies) == 0 && !n.damaged {
 		return err
 	}
 	list, err := p.look(ctx)
@@ -238,6 +239,9 @@ func (p *Project) StartAgain(ctx context.Context) error {
 	}
 	if err != nil {
 		return err
+	}
+	if n.damaged {
+		n.Ran = p.wanted(list)
 	}
 	return p.start(ctx, list, n)
 }
