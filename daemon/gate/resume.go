@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -60,11 +59,7 @@ func (g *Gate) save() error {
 			Cookie: hex.EncodeToString(key[:]), Key: s.key, UID: s.who.UID, GID: s.who.GID, Name: s.who.Name, Host: s.host, Expires: s.expires,
 		})
 	}
-	text, err := json.Marshal(rec)
-	if err != nil {
-		return err
-	}
-	return durable.WriteFile(g.cfg.File, text, 0o600)
+	return durable.WriteJSON(g.cfg.File, rec)
 }
 
 // saved calls save. If it fails, the sessions are good until this process ends. The caller must hold g.mu.
@@ -108,11 +103,7 @@ func (g *Gate) read() (rec record, err error) {
 	if err != nil {
 		return rec, err
 	}
-	text, err := os.ReadFile(g.cfg.File)
-	if err == nil {
-		err = json.Unmarshal(text, &rec)
-	}
-	return rec, err
+	return rec, durable.ReadJSON(g.cfg.File, &rec)
 }
 
 // restore takes the sessions of a record over that have not expired. Each of them waits for its page to resume it. The caller must

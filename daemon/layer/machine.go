@@ -2,7 +2,6 @@ package layer
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"os"
 
@@ -135,26 +134,19 @@ func (m *Machine) remember(ctx context.Context, stopsVM bool) error {
 // remembered returns what a stop found running and nobody has started since. A note that is damaged says that there was a stop: then everything may
 // have run, and a rollback must not fail because of it.
 func (m *Machine) remembered() (was wasUp, err error) {
-	data, err := os.ReadFile(m.note)
-	if errors.Is(err, os.ErrNotExist) {
-		return was, nil
-	}
-	if err != nil && !errors.Is(err, unix.EIO) {
+	switch err := durable.ReadJSON(m.note, &was); {
+	case errors.Is(err, os.ErrNotExist):
+		return wasUp{}, nil
+	case errs.KindOf(err) == errs.Corrupt, errors.Is(err, unix.EIO):
+		return wasUp{VM: true, Host: true}, nil
+	default:
 		return was, errs.Wrap(errs.Failed, "read what ran", err)
 	}
-	if err != nil || json.Unmarshal(data, &was) != nil {
-		was = wasUp{VM: true, Host: true}
-	}
-	return was, nil
 }
 
 // write replaces the file durably.
 func (m *Machine) write(was wasUp) error {
-	data, err := json.Marshal(was)
-	if err != nil {
-		return err
-	}
-	return errs.Wrap(errs.Failed, "note what ran", durable.WriteFile(m.note, data, 0o600))
+	return errs.Wrap(errs.Failed, "note what ran", durable.WriteJSON(m.note, was))
 }
 
 // Start starts what Stop found running. If Stop found nothing running, or there was no Stop, or what it stopped was started since,

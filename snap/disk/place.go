@@ -1,12 +1,11 @@
 package disk
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"mulligan/durable"
 	"mulligan/errs"
@@ -41,14 +40,11 @@ func (d *Driver) placesFile() string { return filepath.Join(d.cfg.StateDir, "pla
 
 // recordPlaces records the result of Places if it has changed.
 func (d *Driver) recordPlaces(list []string) error {
-	data, err := json.Marshal(list)
-	if err != nil {
-		return err
-	}
-	if was, err := os.ReadFile(d.placesFile()); err == nil && bytes.Equal(was, data) {
+	var was []string
+	if err := durable.ReadJSON(d.placesFile(), &was); err == nil && slices.Equal(was, list) {
 		return nil
 	}
-	return durable.WriteFile(d.placesFile(), data, 0o600)
+	return durable.WriteJSON(d.placesFile(), list)
 }
 
 // RecordedPlaces returns the last result of Places, with the layers that were made since. It reads only the driver's records.
@@ -58,14 +54,11 @@ func (d *Driver) RecordedPlaces() ([]string, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	var list []string
-	data, err := os.ReadFile(d.placesFile())
-	if err == nil {
-		err = json.Unmarshal(data, &list)
-	}
+	err := durable.ReadJSON(d.placesFile(), &list)
 	if damaged := d.load(op); damaged == nil && d.tree != nil {
 		list = append(list, d.pools().Places(d.tree)...)
-		if errors.Is(err, os.ErrNotExist) {
-			err = nil // an older version of the driver made no such record
+		if errors.Is(err, os.ErrNotExist) || errs.KindOf(err) == errs.Corrupt {
+			err = nil // an older version of the driver made no such record; what a damaged one had more is the NVRAM
 		}
 	}
 	if errors.Is(err, os.ErrNotExist) {

@@ -3,10 +3,8 @@
 package workspace
 
 import (
-	"encoding/json"
 	"errors"
 	"io/fs"
-	"os"
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
@@ -57,11 +55,11 @@ func locate(root *beneath.Root) (location, error) {
 // present one.
 func (w *Workspace) noteLocation() error {
 	path := filepath.Join(w.stateDir, locationFile)
-	text, err := os.ReadFile(path)
-	if err == nil && json.Unmarshal(text, &w.location) == nil {
+	err := durable.ReadJSON(path, &w.location)
+	if err == nil {
 		return nil
 	}
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if !errors.Is(err, fs.ErrNotExist) && errs.KindOf(err) != errs.Corrupt {
 		return err
 	}
 	root, err := beneath.Open(w.Dir)
@@ -72,10 +70,7 @@ func (w *Workspace) noteLocation() error {
 	if w.location, err = locate(root); err != nil {
 		return err
 	}
-	if text, err = json.Marshal(w.location); err != nil {
-		return err
-	}
-	return durable.WriteFile(path, text, 0o600)
+	return durable.WriteJSON(path, w.location)
 }
 
 // checkLocation returns an error if the location of the opened workspace differs from the stored one.
