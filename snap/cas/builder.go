@@ -59,13 +59,20 @@ func (b *builder) add(it *item) error {
 		}
 		return err
 	}
+	whole := c.bytes()
+	body, base := b.body(it, whole)
+	if len(b.from) > 0 && len(b.g.stream)+len(body) > maxStream { // the next group begins with the whole item
+		if err := b.flush(); err != nil {
+			return err
+		}
+		b.began = time.Now()
+		body, base = whole, -1
+	}
 	if b.where == nil {
 		b.where = map[Hash]int{}
 	}
 	m := member{hash: it.hash, series: c.series, refs: uint32(len(c.refs)), raw: uint32(len(c.refs)*hashSize + len(c.data))}
 	me := len(b.from)
-	whole := c.bytes()
-	body, base := b.body(it, whole)
 	depth := 0
 	if base >= 0 {
 		m.back, depth = uint32(me-base), b.depth[base]+1

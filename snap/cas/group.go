@@ -36,6 +36,8 @@ type member struct {
 const (
 	memberSize = hashSize + 5 // the least size of a member in the table, in bytes
 	maxMembers = 4096
+	// maxStream bounds the stream, in bytes, so that the record is not over maxPayload with the largest table.
+	maxStream = maxPayload - maxMembers*(hashSize+5*binary.MaxVarintLen32)
 	// maxDepth and maxApply bound the cost of reading one object: the number of deltas to apply, and the bytes to copy.
 	maxDepth = 50
 	maxApply = 16 << 20

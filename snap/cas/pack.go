@@ -16,7 +16,7 @@ const opPack = "pack the store"
 const packAtMost = 64 << 20
 
 // groupBytes is the length of the stream, in bytes, at which a group is full. A full group ends before the next series, or when
-// the stream is longer than groupBytes by twice the size of its last object.
+// the stream is longer than groupBytes by twice the size of its last object. No stream is longer than maxStream.
 const groupBytes = 64 << 10
 
 // Pack moves objects from the log into packs, where they are smaller, if there are enough of them to be worth the work. It stores
@@ -210,6 +210,9 @@ func (p *packing) copyGroup(w wholeGroup) error {
 func (p *packing) write(r *record, moved func(off int64)) error {
 	if err := p.ctx.Err(); err != nil {
 		return errs.Wrap(errs.Unavailable, opPack, err)
+	}
+	if r.raw > maxPayload || r.stored > maxPayload {
+		return errs.New(errs.Internal, opPack, "a record of %d bytes, %d in all, is over the limit of %d", r.raw, r.stored, maxPayload)
 	}
 	if p.out != nil && p.out.g.size.Load()+r.size() > p.s.opt.SegmentBytes {
 		if err := p.publish(); err != nil {
