@@ -148,8 +148,9 @@ func gitRound(t *testing.T, f *followed, r *rand.Rand) {
 // TestGitLock: a lock that git holds all the time is captured, and spoken of.
 func TestGitLock(t *testing.T) {
 	for _, follow := range []bool{false, true} {
-		f := &followed{site: newSite(t)}
+		f := &followed{site: newSite(t, func(c *Config) { c.MaxBytes = 3 << 20 })}
 		mustGit(t, f.dir, "init", "-q", "sub/repo")
+		write(t, f.dir+"/sub/repo/.git/objects/pack/large", strings.Repeat("x", 1<<20)) // is read again and again, and counts once
 		if follow {
 			f.follow(t)
 		}
@@ -160,5 +161,31 @@ func TestGitLock(t *testing.T) {
 		if s := f.capture(t); len(s.Warnings) != 1 || !strings.Contains(s.Warnings[0], f.dir+"/sub/repo/.git") || !strings.Contains(s.Warnings[0], "git fsck") {
 			t.Errorf("follow=%v: a lock: %q", follow, s.Warnings)
 		}
+	}
+}
+
+// TestReadAgainCountsOnce has a folder change after it was listed: it is listed again, and counts once for the limit.
+func TestReadAgainCountsOnce(t *testing.T) {
+	s := newSite(t, func(c *Config) { c.MaxFiles = 60 })
+	const again = 5
+	for i := range 30 {
+		write(t, fmt.Sprintf("%s/d/f%d", s.dir, i), "")
+	}
+	for i := range again {
+		write(t, fmt.Sprintf("%s/spare-%d/in", s.state, i), "")
+	}
+	write(t, s.dir+"/d/made/in", "")
+	times := 0
+	s.Driver.walker.Before = func(path string) error { // when d was listed, and what is below it was not
+		if path == "d/made/in" && times < again {
+			must(t, os.RemoveAll(s.dir+"/d/made"))
+			must(t, os.Rename(fmt.Sprintf("%s/spare-%d", s.state, times), s.dir+"/d/made"))
+			times++
+		}
+		return nil
+	}
+	s.capture(t)
+	if times != again {
+		t.Errorf("the folder changed %d times", times)
 	}
 }

@@ -127,22 +127,13 @@ func locked(n *manifest.Node) bool {
 
 // readAgain reads the folder at path into n, and replaces what n had.
 func (s *Scan) readAgain(root *beneath.Root, path string, n *manifest.Node) error {
-	s.Files.Add(-int64(count(n)))
+	s.uncount(path, n)
 	dir, err := root.OpenDir(path)
 	if err != nil {
 		return s.Failed(path, err)
 	}
 	defer dir.Close()
 	return s.ReadTree(dir, path, n)
-}
-
-// count returns the number of names below n.
-func count(n *manifest.Node) int {
-	c := len(n.Children())
-	for k := range n.Folders {
-		c += count(k)
-	}
-	return c
 }
 
 // Moving returns the repositories in tree that have changed since they were read (moved), and those that are locked (held).
