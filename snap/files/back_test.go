@@ -26,7 +26,7 @@ func TestBack(t *testing.T) {
 		markers = append(markers, f.at(t, f.flush(t)))
 		switch i {
 		case 3, 15:
-			must(t, j.Do(t.Context(), j.NewEpoch))
+			must(t, newEpoch(t.Context(), j))
 		case 6:
 			f.cfg.Exclude = []string{"*9"}
 			f.restart(t) // other rules: a gap
@@ -79,7 +79,7 @@ func TestSwitchOfMarkers(t *testing.T) {
 		write(t, fmt.Sprintf("%s/folder/%d", f.dir, i), fmt.Sprint(i))
 	}
 	f.flush(t)
-	must(t, f.follower.Session().Do(t.Context(), f.follower.Session().NewEpoch))
+	must(t, newEpoch(t.Context(), f.follower.Session()))
 	target := f.at(t, f.flush(t))
 	write(t, f.dir+"/folder/1000", "changed")
 	base := f.at(t, f.flush(t))

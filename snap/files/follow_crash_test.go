@@ -51,7 +51,7 @@ func childFollows(d *Driver, ctx context.Context) error {
 		}
 		if i%6 == 5 {
 			j := d.follower.Session()
-			if err := j.Do(ctx, j.NewEpoch); err != nil {
+			if err := newEpoch(ctx, j); err != nil {
 				return err
 			}
 		}

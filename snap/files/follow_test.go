@@ -11,8 +11,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/files/diff"
+	"mulligan/snap/files/follow"
 	"mulligan/snap/files/journal"
 	"mulligan/snap/files/manifest"
 	"mulligan/snap/files/rights"
@@ -163,11 +165,62 @@ func (s *followedSubject) Stored(t *testing.T) int64 {
 	return s.subject.Stored(t)
 }
 
+// newEpoch begins a new epoch of the journal.
+func newEpoch(ctx context.Context, j *follow.Session) error {
+	return j.Do(ctx, func() error { return j.NewEpoch(ctx) })
+}
+
+// TestEpochMendsContents begins an epoch when the store has lost the content of a file that has not changed: it is read again.
+func TestEpochMendsContents(t *testing.T) {
+	f := &followed{site: newSite(t)}
+	content := random(testkit.Rand(t), 5000)
+	must(t, os.WriteFile(f.dir+"/old", content, 0o644))
+	f.follow(t)
+	id := f.at(t, f.flush(t))
+	f.overwrite(t, content[:100], 50, []byte{^content[50]})
+	if err := f.Verify(t.Context(), id, snap.Full); errs.KindOf(err) != errs.Corrupt {
+		t.Fatalf("the damage is not seen: %v", err)
+	}
+	must(t, newEpoch(t.Context(), f.follower.Session()))
+	must(t, f.Verify(t.Context(), id, snap.Full))
+}
+
+// TestTidyPassesDamaged replaces markers by snapshots when the first of them has lost a content.
+func TestTidyPassesDamaged(t *testing.T) {
+	f := newFollowed(t)
+	content := random(testkit.Rand(t), 5000)
+	must(t, os.WriteFile(f.dir+"/short-lived", content, 0o644))
+	first := f.at(t, f.flush(t))
+	must(t, os.Remove(f.dir+"/short-lived"))
+	f.flush(t)
+	must(t, newEpoch(t.Context(), f.follower.Session()))
+	write(t, f.dir+"/later", "something")
+	second := f.at(t, f.flush(t))
+	must(t, newEpoch(t.Context(), f.follower.Session()))
+	write(t, f.dir+"/last", "something")
+	f.overwrite(t, content[:100], 50, []byte{^content[50]})
+	if err := f.Verify(t.Context(), first, snap.Full); errs.KindOf(err) != errs.Corrupt {
+		t.Fatalf("the damage is not seen: %v", err)
+	}
+	f.forget(t)
+	if err := f.tidy(t.Context()); err == nil {
+		t.Error("the damage is not told")
+	}
+	for _, id := range []snap.SnapshotID{first, second} {
+		_, about, err := f.root("test", id)
+		must(t, err)
+		if marker := about.Mark != ""; marker != (id == first) {
+			t.Errorf("%s is a marker: %t", id, marker)
+		}
+	}
+	must(t, f.Verify(t.Context(), second, snap.Full))
+}
+
 // forget trims the journal to its newest position.
 func (f *followed) forget(t testing.TB) {
 	m := f.flush(t)
 	j := f.follower.Session()
-	must(t, j.Do(t.Context(), j.NewEpoch))
+	must(t, newEpoch(t.Context(), j))
 	must(t, f.Trim(t.Context(), m))
 }
 
@@ -201,7 +254,7 @@ func TestMarkers(t *testing.T) {
 			f.follow(t)
 		case 11:
 			j := f.follower.Session()
-			must(t, j.Do(t.Context(), j.NewEpoch))
+			must(t, newEpoch(t.Context(), j))
 		}
 	}
 	f.exact(t)

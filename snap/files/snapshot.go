@@ -145,7 +145,7 @@ func without(ctx context.Context, m *manifest.Manifest, x *workspace.Rules) (*ma
 
 // tidy replaces markers whose epoch was trimmed by ordinary snapshots. Until then, each of them keeps a part of the journal,
 // with all contents that existed during it.
-func (d *Driver) tidy(ctx context.Context) error {
+func (d *Driver) tidy(ctx context.Context) (failed error) {
 	for _, r := range d.cfg.Store.Roots(d.prefix()) {
 		id := snap.SnapshotID(r.Name[len(d.prefix()):])
 		if checkID("", string(id)) != nil {
@@ -158,11 +158,13 @@ func (d *Driver) tidy(ctx context.Context) error {
 		if err == nil {
 			err = d.resolveMarker(ctx, r, about)
 		}
-		if err != nil {
-			return err
+		if kind := errs.KindOf(err); kind == errs.Corrupt || kind == errs.NotFound {
+			failed = errs.Also(failed, err) // it keeps no other marker from its manifest
+		} else if err != nil {
+			return errs.Also(failed, err)
 		}
 	}
-	return nil
+	return failed
 }
 
 // resolveMarker stores the manifest of a snapshot that was recorded only as a position in the journal (a marker), and replaces

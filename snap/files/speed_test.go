@@ -15,7 +15,7 @@ func BenchmarkRestoreFollowing(b *testing.B) {
 			f := newFollowed(b)
 			plant(b, f.dir)
 			f.flush(b)
-			must(b, f.follower.Session().Do(b.Context(), f.follower.Session().NewEpoch))
+			must(b, newEpoch(b.Context(), f.follower.Session()))
 			r := rand.New(rand.NewPCG(1, 2))
 			times := map[string]time.Duration{}
 			for b.Loop() {

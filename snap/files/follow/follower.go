@@ -171,7 +171,7 @@ func (f *Follower) LetGo(ctx context.Context) error {
 	}
 	short, cancel := context.WithTimeout(ctx, letGoWithin)
 	defer cancel()
-	err := j.Do(short, j.letGo)
+	err := j.Do(short, func() error { return j.letGo(short) })
 	if errors.Is(err, ErrEnded) || short.Err() != nil && ctx.Err() == nil { // the end of Follow, or the next epoch, does it
 		return nil
 	}

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"time"
 
+	"mulligan/errs"
+	"mulligan/snap/cas"
 	"mulligan/snap/files/manifest"
 )
 
@@ -31,14 +33,12 @@ func (j *Session) Rest(ctx context.Context) {
 	}
 	var err error
 	if j.long(1) {
-		err = j.NewEpoch()
+		err = j.NewEpoch(ctx)
 	}
 	if err == nil {
 		err = j.f.AtRest(ctx)
 	}
-	if err == nil {
-		err = j.save()
-	}
+	err = errs.Also(err, j.save())
 	j.live.seal(j.f.Store) // so that the hashes are computed before the next request
 	j.live.pack()
 	for p, h := range j.debounced {
@@ -52,11 +52,11 @@ func (j *Session) Rest(ctx context.Context) {
 }
 
 // NewEpoch begins a new epoch with the state at the end of the journal.
-func (j *Session) NewEpoch() error {
+func (j *Session) NewEpoch(ctx context.Context) error {
 	b := j.f.Store.Begin()
 	defer b.Discard()
-	m := j.live.seal(j.f.Store)
-	if err := m.Save(b); err != nil {
+	m, err := j.saved(ctx, b)
+	if err != nil {
 		return err
 	}
 	if err := j.f.Failpoint.At("keyframe"); err != nil {
@@ -70,7 +70,7 @@ func (j *Session) NewEpoch() error {
 }
 
 // letGo begins an epoch with the state of the last view, and deletes those before it.
-func (j *Session) letGo() error {
+func (j *Session) letGo(ctx context.Context) error {
 	if j.live == nil {
 		return nil
 	}
@@ -81,7 +81,7 @@ func (j *Session) letGo() error {
 	case about.Last == about.Base:
 		err = j.trim()
 	default:
-		err = j.NewEpoch()
+		err = j.NewEpoch(ctx)
 	}
 	if err == nil {
 		return nil
@@ -98,6 +98,19 @@ func (j *Session) trim() error {
 		return err
 	}
 	return j.f.Journal.Trim("follow files", mark)
+}
+
+// saved seals the tree and stores its manifest. Contents that the store has lost are read again.
+func (j *Session) saved(ctx context.Context, b *cas.Batch) (*manifest.Manifest, error) {
+	m := j.live.seal(j.f.Store)
+	err := m.Save(b)
+	if damage(err) {
+		if err = j.ReadAgain(ctx); err == nil {
+			m = j.live.seal(j.f.Store)
+			err = m.Save(b)
+		}
+	}
+	return m, err
 }
 
 // ReadAgain reads all files again whose contents the store has lost, and discards the record of stored folders.

@@ -144,7 +144,7 @@ func (j *Session) background(ctx context.Context) {
 		j.next.Reset(retryAfter)
 	}
 	if err == nil && j.long(epochTooLong) {
-		j.fails(j.NewEpoch())
+		j.fails(j.NewEpoch(ctx))
 	}
 }
 
@@ -277,18 +277,11 @@ func (j *Session) view(ctx context.Context, b *cas.Batch, how Depth, fresh map[s
 		if err := j.f.Failpoint.At("scanned"); err != nil {
 			return err
 		}
-		m := j.live.seal(j.f.Store)
-		if b != nil {
-			err := m.Save(b)
-			if damage(err) { // the store lost contents, which are read again
-				if err = j.ReadAgain(ctx); err == nil {
-					m = j.live.seal(j.f.Store)
-					err = m.Save(b)
-				}
-			}
-			if err != nil {
-				return err
-			}
+		var m *manifest.Manifest
+		if b == nil {
+			m = j.live.seal(j.f.Store)
+		} else if m, err = j.saved(ctx, b); err != nil {
+			return err
 		}
 		v = &View{Manifest: m, Files: j.live.files, Warnings: mountWarnings(j.f.Walker.Workspace.Dir, relpath.SortedKeys(j.live.warn))}
 		for _, p := range busy {
