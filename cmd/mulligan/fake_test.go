@@ -145,6 +145,9 @@ func (f *fake) addApp(w http.ResponseWriter, r *http.Request) error {
 			return errs.New(errs.Conflict, "add app", "there is an app %s already", a.Slug).WithHint("choose another slug")
 		}
 	}
+	if a.Unit != "" {
+		return errs.New(errs.Unavailable, "add app", "unit %s: no container engine answers", a.Unit)
+	}
 	for _, db := range a.Databases {
 		if db.Driver != "sqlite" {
 			return errs.New(errs.Unsupported, "add app", "this daemon has no %s driver yet", db.Driver)

@@ -205,9 +205,8 @@ func (f *initCmd) proposal(dir string, found detect.Findings) ipc.App {
 	for _, db := range found.Databases {
 		app.Databases = append(app.Databases, db.Database)
 	}
-	if p := found.Project; p.Name != "" {
-		app.Unit = "compose:" + p.Name
-		for _, v := range p.Volumes {
+	if app.Unit = found.Project.Unit(); app.Unit != "" {
+		for _, v := range found.Project.Volumes {
 			app.Volumes = append(app.Volumes, ipc.Volume{Name: v})
 		}
 	}
@@ -252,17 +251,14 @@ func (f *initCmd) ask(ctx context.Context, app *ipc.App) error {
 			}
 			continue
 		}
-		var change ipc.AppChange
 		tried := *app
 		tried.Databases = slices.Clone(app.Databases)
-		if err := appkeys.Set(&tried, &change, line); err != nil {
+		if err := appkeys.Set(&tried, new(ipc.AppChange), line); err != nil {
 			body := ipc.Body(err)
 			f.out.Printf("%s\n", f.out.Text(strings.TrimSuffix(body.Message+"; "+body.Hint, "; ")))
 			continue
 		}
-		if *app = tried; change.Unit != nil {
-			app.Unit = *change.Unit
-		}
+		*app = tried
 	}
 }
 
@@ -320,15 +316,15 @@ func (f *initCmd) line(ctx context.Context, in *bufio.Reader) (string, error) {
 	}
 }
 
-// register registers the app with the daemon and prints it. If the daemon does not
-// support a server's database, register leaves out all databases of servers and names them on standard error.
+// register registers the app with the daemon and prints it. If the daemon refuses the containers that were found, or does not
+// support a server's database, register leaves out the containers, or all databases of servers, and names them on standard error.
 func (f *initCmd) register(ctx context.Context, client *ipc.Client, app ipc.App, found detect.Findings) error {
 	added, err := client.AddApp(ctx, app)
-	if err != nil && app.Unit != "" && strings.Contains(ipc.Body(err).Message, "unit "+app.Unit) {
-		f.out.Note("init", fmt.Sprintf("the containers and their volumes are NOT protected: %s; once that works: mulligan app set unit=%s%s",
-			ipc.Body(err).Message, app.Unit, found.ContainerArguments()))
-		app.Unit, app.Volumes = "", nil
-		app.Databases = found.WithoutContainers(ctx)
+	// A unit that a person named instead is not left out: the person changes the answer.
+	if err != nil && app.Unit != "" && app.Unit == found.Project.Unit() && strings.Contains(ipc.Body(err).Message, "unit "+app.Unit) {
+		f.out.Note("init", fmt.Sprintf("the containers and their volumes are NOT protected: %s; once that works: mulligan app set%s",
+			ipc.Body(err).Message, found.ContainerArguments(app)))
+		app = found.WithoutContainers(ctx, app)
 		added, err = client.AddApp(ctx, app)
 	}
 	var left []string

@@ -20,17 +20,14 @@ import (
 // setters has a function for each key. It sets the key's value in app and puts
 // what the API needs into change. The API replaces some groups of fields as a whole.
 var setters = map[string]func(app *ipc.App, change *ipc.AppChange, value string) error{
-	"unit": func(app *ipc.App, change *ipc.AppChange, v string) error {
-		change.Unit = &v
-		return nil
-	},
+	"unit": textKey(func(app *ipc.App, change *ipc.AppChange) (*string, **string) { return &app.Unit, &change.Unit }),
 	"run": func(app *ipc.App, change *ipc.AppChange, v string) error {
 		words, err := values.Command(v)
 		app.Run = append([]string{}, words...) // not nil, which the API takes for no change
 		change.Run = &app.Run
 		return err
 	},
-	"engine": textKey(func(change *ipc.AppChange) **string { return &change.Engine }),
+	"engine": textKey(func(app *ipc.App, change *ipc.AppChange) (*string, **string) { return &app.Engine, &change.Engine }),
 	"volumes": func(app *ipc.App, change *ipc.AppChange, v string) error {
 		app.Volumes = []ipc.Volume{}
 		for _, name := range words(v) {
@@ -39,10 +36,10 @@ var setters = map[string]func(app *ipc.App, change *ipc.AppChange, value string)
 		change.Volumes = &app.Volumes
 		return nil
 	},
-	"owner":    textKey(func(change *ipc.AppChange) **string { return &change.Owner }),
-	"domain":   textKey(func(change *ipc.AppChange) **string { return &change.Domain }),
-	"uri":      textKey(func(change *ipc.AppChange) **string { return &change.URI }),
-	"shutdown": textKey(func(change *ipc.AppChange) **string { return &change.Shutdown }),
+	"owner":    textKey(func(app *ipc.App, change *ipc.AppChange) (*string, **string) { return &app.Owner, &change.Owner }),
+	"domain":   textKey(func(app *ipc.App, change *ipc.AppChange) (*string, **string) { return &app.Domain, &change.Domain }),
+	"uri":      textKey(func(app *ipc.App, change *ipc.AppChange) (*string, **string) { return &app.URI, &change.URI }),
+	"shutdown": textKey(func(app *ipc.App, change *ipc.AppChange) (*string, **string) { return &app.Shutdown, &change.Shutdown }),
 	"auto": func(app *ipc.App, change *ipc.AppChange, v string) error {
 		on, ok := values.YesNo(v)
 		app.Auto, change.Auto = on, &app.Auto
@@ -258,10 +255,11 @@ func words(v string) (list []string) {
 	return list
 }
 
-// textKey returns a setter that puts the value into a field of the change.
-func textKey(field func(*ipc.AppChange) **string) func(*ipc.App, *ipc.AppChange, string) error {
-	return func(_ *ipc.App, change *ipc.AppChange, v string) error {
-		*field(change) = &v
+// textKey returns a setter that puts the value into a field of the app and one of the change.
+func textKey(fields func(*ipc.App, *ipc.AppChange) (*string, **string)) func(*ipc.App, *ipc.AppChange, string) error {
+	return func(app *ipc.App, change *ipc.AppChange, v string) error {
+		set, changed := fields(app, change)
+		*set, *changed = v, &v
 		return nil
 	}
 }

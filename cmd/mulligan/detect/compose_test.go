@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"mulligan/ipc"
 )
 
 const compose = `# the stack
@@ -115,6 +117,29 @@ func TestDetectProject(t *testing.T) {
 		if err != nil || got != tt.want {
 			t.Errorf("%s: found %s (%v), want %s", tt.text, got, err, tt.want)
 		}
+	}
+}
+
+// Without its containers an app keeps its databases, except those of the findings that are reached in their containers: a person may have
+// named or left out others.
+func TestWithoutContainers(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir, "compose.yml", "name: x\nservices: {web: {volumes: ['up:/data']}, db.invalid: {image: 'postgres:16'}}")
+	write(t, dir, ".env", "DATABASE_URL=postgres://u@db.invalid/inside\nREDIS_URL=redis://127.0.0.1:1\n")
+	found, err := App(t.Context(), dir)
+	if err != nil || len(found.Databases) != 2 || !found.Databases[0].Inside || found.Databases[1].Inside {
+		t.Fatalf("found %+v, %v", found, err)
+	}
+	db := func(name, dsn string) ipc.Database { return ipc.Database{Name: name, Driver: "postgres", DSN: dsn} }
+	app := ipc.App{Unit: "compose:x", Engine: "/run/e.sock", Volumes: []ipc.Volume{{Name: "up"}, {Name: "more"}}, Databases: []ipc.Database{
+		db("named", "postgres://u@db.invalid/named"), db("renamed", "postgres://u@db.invalid/inside"),
+	}}
+	if got, want := found.ContainerArguments(app), " unit=compose:x engine=/run/e.sock volumes=up,more database=postgres://u@db.invalid/inside"; got != want {
+		t.Errorf("the arguments are %q", got)
+	}
+	without := found.WithoutContainers(t.Context(), app)
+	if without.Unit != "" || without.Engine != "" || len(without.Volumes) > 0 || !slices.Equal(without.Databases, app.Databases[:1]) {
+		t.Errorf("without containers: %+v", without)
 	}
 }
 

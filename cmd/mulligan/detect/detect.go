@@ -39,6 +39,14 @@ type Project struct {
 	Volumes []string // those with names, except of databases among the findings
 }
 
+// Unit is the project as the unit of an app, "" if there is none.
+func (p Project) Unit() string {
+	if p.Name == "" {
+		return ""
+	}
+	return "compose:" + p.Name
+}
+
 // Repository says where a folder's git repository is.
 type Repository int
 
