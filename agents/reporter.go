@@ -308,7 +308,7 @@ func (r *Reporter) app(ctx context.Context, ev Event) (string, error) {
 			r.off = !app.Auto
 			return string(app.ID), nil
 		}
-		if k := errs.KindOf(err); k != errs.NotFound && k != errs.Invalid { // a folder may be gone
+		if k := errs.KindOf(err); k != errs.NotFound && k != errs.Invalid { // a folder may be behind a link that leads nowhere
 			return "", err
 		}
 	}

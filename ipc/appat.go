@@ -2,6 +2,9 @@ package ipc
 
 import (
 	"context"
+	"errors"
+	"io/fs"
+	"os"
 	"path/filepath"
 	"strings"
 
@@ -14,7 +17,7 @@ func (c *Client) AppAt(ctx context.Context, dir string) (App, error) {
 	const op = "find the app"
 	dir, err := resolve(dir)
 	if err != nil {
-		return App{}, errs.Wrap(errs.Invalid, op, err)
+		return App{}, &errs.Error{Kind: errs.Invalid, Op: op, Hint: "name an app with --app", Err: err}
 	}
 	apps, err := c.Apps(ctx)
 	if err != nil {
@@ -45,13 +48,18 @@ func (c *Client) AppAt(ctx context.Context, dir string) (App, error) {
 		WithHint("name one with --app")
 }
 
-// resolve returns dir as an absolute path without symbolic links.
+// resolve returns dir as an absolute path without symbolic links. A folder that is gone is where it was: it belongs to the app from which
+// it may come back.
 func resolve(dir string) (string, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
 		return "", err
 	}
-	return filepath.EvalSymlinks(dir)
+	if _, err := os.Lstat(dir); !errors.Is(err, fs.ErrNotExist) { // a link that leads nowhere stays an error: what it meant is not known
+		return filepath.EvalSymlinks(dir)
+	}
+	parent, err := resolve(filepath.Dir(dir))
+	return filepath.Join(parent, filepath.Base(dir)), err
 }
 
 // holds reports whether dir is the folder ws or below it. Both must be clean paths.

@@ -271,6 +271,9 @@ func TestAppAt(t *testing.T) {
 	if err := os.Symlink(filepath.Join(dir, "shop", "web"), filepath.Join(dir, "link")); err != nil {
 		t.Fatal(err)
 	}
+	if err := os.Symlink(filepath.Join(dir, "gone"), filepath.Join(dir, "shop", "nowhere")); err != nil {
+		t.Fatal(err)
+	}
 	at := func(slug, ws string) App { return App{Slug: slug, Workspace: filepath.Join(dir, ws)} }
 	d := newDaemon()
 	d.on("GET /api/apps", answer(200, AppList{[]App{
@@ -288,7 +291,11 @@ func TestAppAt(t *testing.T) {
 		{"shopping", "", errs.NotFound},
 		{"free", "", errs.NotFound},
 		{"shared", "", errs.Conflict},
-		{"gone", "", errs.Invalid},
+		{"shop/gone/deep", "shop", ""},
+		{"link/gone", "web", ""},
+		{"gone", "", errs.NotFound},
+		{"shop/nowhere", "", errs.Invalid},
+		{"shop/nowhere/deep", "", errs.Invalid},
 	}
 	for _, tt := range tests {
 		got, err := c.AppAt(bg, filepath.Join(dir, tt.dir))
@@ -296,6 +303,9 @@ func TestAppAt(t *testing.T) {
 			t.Errorf("%s: %q, %v", tt.dir, got.Slug, err)
 		}
 		if tt.kind == errs.NotFound && !strings.Contains(errs.HintOf(err), "mulligan init") {
+			t.Errorf("%s: hint %q", tt.dir, errs.HintOf(err))
+		}
+		if err != nil && !strings.Contains(errs.HintOf(err), "--app") {
 			t.Errorf("%s: hint %q", tt.dir, errs.HintOf(err))
 		}
 	}

@@ -179,6 +179,24 @@ func TestToolsOneAfterTheOther(t *testing.T) {
 	}
 }
 
+// The app is found although the server's folder, which was in its workspace, is gone.
+func TestFolderIsGone(t *testing.T) {
+	ws := shortDir(t)
+	s := newScript(ws)
+	s.add(ipc.CreateRequest{})
+	cwd := filepath.Join(ws, "gone", "deep")
+	if err := os.MkdirAll(cwd, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	cs := connect(t, s.start(t), cwd, nil, nil)
+	if err := os.RemoveAll(filepath.Dir(cwd)); err != nil {
+		t.Fatal(err)
+	}
+	if a := call(t, cs, "list_checkpoints", nil); a.IsError || len(a.Fields["checkpoints"].([]any)) != 1 {
+		t.Errorf("%v", a)
+	}
+}
+
 func TestListIsBounded(t *testing.T) {
 	ws := shortDir(t)
 	s := newScript(ws)

@@ -16,6 +16,7 @@ import (
 	"mulligan/cmd/mulligan/launch"
 	"mulligan/cmd/mulligan/offsite"
 	"mulligan/cmd/mulligan/output"
+	"mulligan/cmd/mulligan/place"
 	"mulligan/errs"
 	"mulligan/ipc"
 )
@@ -108,9 +109,9 @@ func (c *cli) target(ctx context.Context) (*ipc.Client, string, error) {
 	if c.app != "" {
 		return client, c.app, nil
 	}
-	dir, err := os.Getwd()
+	dir, err := place.Here()
 	if err != nil {
-		return nil, "", errs.Wrap(errs.Failed, "find the app", err)
+		return nil, "", &errs.Error{Kind: errs.Failed, Op: "find the app", Hint: "name it with --app", Err: err}
 	}
 	app, err := client.AppAt(ctx, dir)
 	return client, string(app.ID), err

@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"mulligan/cmd/mulligan/place"
 	"mulligan/errs"
 	"mulligan/ipc"
 	"mulligan/mcpserver"
@@ -41,7 +42,7 @@ func newMCP(c *cli) *cobra.Command {
 }
 
 func (f *mcpCmd) run(ctx context.Context) error {
-	dir, err := os.Getwd()
+	dir, err := place.Here()
 	if err != nil {
 		return errs.Wrap(errs.Failed, "mcp", err)
 	}

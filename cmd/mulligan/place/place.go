@@ -3,6 +3,8 @@ package place
 
 import (
 	"context"
+	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -15,6 +17,20 @@ import (
 type Place struct {
 	Workspace string // of the app, or of its fork that the current folder is in
 	base      string // the current folder, where that is in the workspace, else the workspace
+}
+
+// Here returns the current folder without symbolic links; where it was, if it is gone.
+func Here() (string, error) {
+	dir, err := os.Getwd()
+	if err == nil {
+		dir, err = filepath.EvalSymlinks(dir)
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		return dir, err
+	}
+	// Not from $PWD, which a process that changed its folder without a shell may have left as it was: it may lead to another app.
+	dir, err = os.Readlink("/proc/self/cwd")
+	return strings.TrimSuffix(dir, " (deleted)"), err
 }
 
 // Of returns the place of a command about the app ref. The current folder may also be in the workspace of that app's fork, if the
@@ -36,10 +52,7 @@ func Of(ctx context.Context, client *ipc.Client, ref, fork string) (Place, error
 			}
 		}
 	}
-	here, err := os.Getwd()
-	if err == nil {
-		here, err = filepath.EvalSymlinks(here)
-	}
+	here, err := Here()
 	p := Place{app.Workspace, app.Workspace}
 	for _, w := range workspaces {
 		if rel, relErr := filepath.Rel(w, here); err == nil && relErr == nil && filepath.IsLocal(rel) {
