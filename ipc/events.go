@@ -4,25 +4,33 @@ import (
 	"bufio"
 	"bytes"
 	"io"
+	"math"
 
 	"mulligan/errs"
 )
 
-// maxEvent bounds an event's data and each line, in bytes.
+// maxEvent bounds an event's data and each line of a feed, which has no end, in bytes. An answer that comes as an event may be as large as
+// one that comes as JSON.
 const maxEvent = 4 << 20
 
 // EventReader reads server-sent events (WHATWG HTML, "Server-sent events", §9.2.6). It ignores ids and retry times, because
 // this client never reconnects.
 type EventReader struct {
 	r      *bufio.Reader
+	max    int // bound of an event's data and each line, in bytes
 	line   []byte
 	skipLF bool // the last line ended in CR: an LF now belongs to it
 	begun  bool
 }
 
-// NewEventReader returns a reader of the events in r.
+// NewEventReader returns a reader of the events of the feed r.
 func NewEventReader(r io.Reader) *EventReader {
-	return &EventReader{r: bufio.NewReader(r)}
+	return &EventReader{r: bufio.NewReader(r), max: maxEvent}
+}
+
+// answerEvents returns a reader of the events of the answer r.
+func answerEvents(r io.Reader) *EventReader {
+	return &EventReader{r: bufio.NewReader(r), max: math.MaxInt}
 }
 
 // Next returns the next event. At the end of the stream it returns io.EOF; an incomplete event at the end is dropped.
@@ -52,8 +60,8 @@ func (e *EventReader) Next() (Event, error) {
 			}
 			hasData = true
 			ev.Data = append(ev.Data, value...)
-			if len(ev.Data) > maxEvent {
-				return Event{}, errs.New(errs.Invalid, "read events", "an event is larger than %d bytes", maxEvent)
+			if len(ev.Data) > e.max {
+				return Event{}, errs.New(errs.Invalid, "read events", "an event is larger than %d bytes", e.max)
 			}
 		}
 	}
@@ -76,8 +84,8 @@ func (e *EventReader) readLine() ([]byte, error) {
 		if lf || e.skipLF {
 			break
 		}
-		if len(e.line) == maxEvent {
-			return nil, errs.New(errs.Invalid, "read events", "a line is longer than %d bytes", maxEvent)
+		if len(e.line) == e.max {
+			return nil, errs.New(errs.Invalid, "read events", "a line is longer than %d bytes", e.max)
 		}
 		e.line = append(e.line, b)
 	}

@@ -72,7 +72,7 @@ func accepted(ctx context.Context) string {
 // followProgress reads the events of a long operation, and decodes its answer into out, which may be nil.
 func (c *Client) followProgress(ctx context.Context, resp *http.Response, out any) error {
 	report, _ := ctx.Value(onProgressKey{}).(func(Progress))
-	for events := NewEventReader(resp.Body); ; {
+	for events := answerEvents(resp.Body); ; {
 		ev, err := events.Next()
 		if err != nil {
 			return c.lost(ctx, err)

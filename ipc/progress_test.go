@@ -3,7 +3,9 @@ package ipc
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
+	"slices"
 	"testing"
 
 	"mulligan/errs"
@@ -66,5 +68,39 @@ func TestProgressOfRequest(t *testing.T) {
 	client = serve(t, stream(func(s *SSE) { s.Send(EventProgress, Progress{}) }))
 	if _, err := client.CreateCheckpoint(ctx, "shop", CreateRequest{}); errs.KindOf(err) != errs.Unavailable || errors.Is(err, context.Canceled) {
 		t.Errorf("cut off: %v", err)
+	}
+}
+
+// An answer that comes as an event may be as large as one that comes as JSON.
+func TestProgressOfLargeAnswer(t *testing.T) {
+	var paths []string
+	for i := range 100_000 {
+		paths = append(paths, fmt.Sprintf("a folder/with many more folders below it/file %06d", i))
+	}
+	stream := func(first string, progress any, last string, answer any) *Client {
+		return serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			sse, err := NewSSE(w, r)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer sse.Close()
+			if err := sse.Send(first, progress); err != nil {
+				t.Error(err)
+			}
+			_ = sse.Send(last, answer) // the client says whether it came
+		}))
+	}
+	told := int64(0)
+	ctx := WithProgress(t.Context(), func(p Progress) { told += p.Done })
+	reverted, err := stream(EventProgress, Progress{What: "files restored", Done: 7}, EventAnswer, RevertResult{RestoredPaths: paths}).Revert(ctx, "shop", RevertRequest{})
+	if err != nil || !slices.Equal(reverted.RestoredPaths, paths) || told != 7 {
+		t.Errorf("a revert: %d paths, %v, told %d", len(reverted.RestoredPaths), err, told)
+	}
+	stages := 0
+	rolled, err := stream(EventStage, Stage{Stage: StageVM}, EventResult, RollbackResult{Warnings: paths}).
+		Rollback(t.Context(), "shop", "cp-1", RollbackRequest{}, func(Stage) { stages++ })
+	if err != nil || !slices.Equal(rolled.Warnings, paths) || stages != 1 {
+		t.Errorf("a rollback: %d warnings, %v, %d stages", len(rolled.Warnings), err, stages)
 	}
 }

@@ -55,7 +55,7 @@ func (c *Client) receipt(ctx context.Context, resp *http.Response) (RollbackResu
 // follow reads the event stream of a rollback to its end.
 func (c *Client) follow(ctx context.Context, resp *http.Response, onStage func(Stage)) (RollbackResult, error) {
 	var res RollbackResult
-	for events := NewEventReader(resp.Body); ; {
+	for events := answerEvents(resp.Body); ; {
 		ev, err := events.Next()
 		if err != nil {
 			return res, c.lost(ctx, err)
