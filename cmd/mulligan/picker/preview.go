@@ -11,7 +11,10 @@ import (
 )
 
 // preview is what a rollback would do, in lines.
-type preview struct{ lines []string }
+type preview struct {
+	lines   []string
+	refused bool // they say why there is none
+}
 
 // rest is how long a row is chosen before the daemon is asked what a rollback to it would do: who moves through the list asks for
 // nothing.
@@ -29,25 +32,31 @@ type previewMsg struct {
 // look has the preview of the chosen row made, if it is still chosen after a moment.
 func (m *model) look() tea.Cmd {
 	r, ok := m.selected()
-	if !ok || m.preview[r.cp.ID] != nil {
+	if !ok || m.looked(r.cp.ID) {
 		return nil
 	}
 	return tea.Tick(rest, func(time.Time) tea.Msg { return dueMsg{r.cp.ID} })
 }
 
+// looked reports whether the preview of id is known, or being made. One that was refused is asked for again.
+func (m *model) looked(id ipc.CheckpointID) bool {
+	p := m.preview[id]
+	return p != nil && !p.refused
+}
+
 // ask asks the daemon what a rollback to id would do, unless that is known or another row was chosen since.
 func (m *model) ask(id ipc.CheckpointID) tea.Cmd {
 	r, ok := m.selected()
-	if m.preview[id] != nil || id != ipc.Undo && id != ipc.Redo && (!ok || r.cp.ID != id) {
+	if m.looked(id) || id != ipc.Undo && id != ipc.Redo && (!ok || r.cp.ID != id) {
 		return nil
 	}
 	m.preview[id] = &preview{lines: []string{"looking …"}}
 	return func() tea.Msg {
 		res, err := m.Daemon.Rollback(m.ctx, string(m.App.ID), id, ipc.RollbackRequest{DryRun: true}, nil)
 		if err != nil {
-			return previewMsg{id, preview{m.refusal(err)}}
+			return previewMsg{id, preview{m.refusal(err), true}}
 		}
-		return previewMsg{id, preview{m.linesOf(res)}}
+		return previewMsg{id, preview{lines: m.linesOf(res)}}
 	}
 }
 
@@ -59,7 +68,7 @@ func (m *model) refusal(err error) []string {
 		lines = append(lines, m.Escape(body.Hint))
 	}
 	if body.Kind == errs.Busy {
-		lines = append(lines, "press the key again to look again")
+		lines = append(lines, "choose it again to look again")
 	}
 	return lines
 }
