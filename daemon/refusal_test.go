@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -358,6 +359,44 @@ func TestDiscardIsRefusedWhole(t *testing.T) {
 	}
 	if _, err := os.Stat(made); err != nil {
 		t.Errorf("a request that was refused deleted a file: %v", err)
+	}
+}
+
+// TestDiscardLeavesWhatIsNotOfTheFiles: what no checkpoint's files have, because it is a database's or excluded, was not made since,
+// and stays where a request names it to be deleted for good. The database is written to while that is asked.
+func TestDiscardLeavesWhatIsNotOfTheFiles(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	d := w.open(t)
+	defer w.close(t, d)
+	if _, err := d.SetApp(t.Context(), root, "shop", ipc.AppChange{Exclude: &[]string{"*.log", "out/", "!kept"}}); err != nil {
+		t.Fatal(err)
+	}
+	db, err := sql.Open("sqlite", w.sqlite()+"&_pragma=journal_mode(wal)")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	sh(t, `cd "$1" && mkdir -p out/deep src`, w.ws())
+	cp := create(t, d)
+	if _, err := db.Exec(`UPDATE words SET word = 'later'`); err != nil {
+		t.Fatal(err)
+	}
+	sh(t, `cd "$1" && touch debug.log out/x out/kept out/deep/kept src/debug.log`, w.ws())
+	files := []string{"shop.db", "shop.db-wal", "debug.log", "out/x", "out/kept", "out/deep/kept", "src/debug.log"}
+	for _, p := range append([]string{"out", "out/deep", "src"}, files...) {
+		_, err := d.Rollback(t.Context(), root, "shop", cp, ipc.RollbackRequest{Discard: []string{p}}, nil)
+		if errs.KindOf(err) != errs.NotFound || !strings.Contains(err.Error(), strconv.Quote(p)+" is no file") {
+			t.Errorf("%s: %v", p, err)
+		}
+	}
+	for _, p := range files {
+		if _, err := os.Stat(filepath.Join(w.ws(), p)); err != nil {
+			t.Errorf("it was deleted: %v", err)
+		}
+	}
+	if got, err := w.sqliteSays(); got != "later" {
+		t.Errorf("the database says %q, %v", got, err)
 	}
 }
 

@@ -18,7 +18,7 @@ import (
 	"mulligan/snap/beneath"
 )
 
-// madeFile is a regular file that a checkpoint does not have.
+// madeFile is a regular file that a checkpoint does not have, although its snapshot of the files would.
 type madeFile struct {
 	path string
 	size int64 // the room that it takes on the disk
@@ -44,6 +44,10 @@ func (m *made) look(rel string) error {
 	}
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFREG:
+		now, err := m.lister.Names(m.ctx, "", path.Dir(rel))
+		if err != nil || !slices.Contains(now, path.Base(rel)) { // it is excluded or another layer's, and nothing says since when it is there
+			return err
+		}
 		then, err := m.lister.Names(m.ctx, m.target, path.Dir(rel))
 		if err == nil && !slices.Contains(then, path.Base(rel)) {
 			m.files = append(m.files, madeFile{rel, st.Blocks * 512})

@@ -53,16 +53,19 @@ func (d *Driver) Names(ctx context.Context, id snap.SnapshotID, dir string) ([]s
 	return names, nil
 }
 
-// liveNames lists a folder. It opens the folders on the way one by one, and checks that the app's owner may do the same.
+// liveNames lists a folder; an excluded one has no names. It opens the folders on the way one by one, and checks that the app's owner may do the same.
 func (d *Driver) liveNames(dir string) ([]string, error) {
 	at, err := d.ws.Open()
 	if err != nil {
 		return nil, err
 	}
 	defer func() { at.Close() }()
-	for rest := dir; rest != "" && dir != "."; {
+	for path, rest := ".", dir; rest != "" && dir != "."; {
 		var name string
 		name, rest = relpath.Cut(rest)
+		if path = relpath.Join(path, name); d.ws.Exclude.Excludes(path, true) {
+			return nil, nil // nothing in it is in a snapshot, whatever the rules say of a name in it
+		}
 		if err := d.mayLookIn(at, dir); err != nil {
 			return nil, err
 		}
