@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"mulligan/daemon"
 	"mulligan/errs"
 	"mulligan/ipc"
 )
@@ -339,6 +340,43 @@ func TestFailedRegistrationLeavesNoRecord(t *testing.T) {
 		t.Errorf("%+v", list)
 	}
 	w.close(t, d)
+}
+
+// TestPinnedWhileRollingBack pins the safety checkpoint of a rollback, and has the app write, just before the app is stopped: it stays pinned
+// as it is brought up to date, both where the rollback is done and where it is called off, which drops one that nobody pinned.
+func TestPinnedWhileRollingBack(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	var d *daemon.Daemon
+	var fail failpoint
+	opt := w.options()
+	opt.Failpoint = func(step string) error {
+		if step == "stage stop-unit" {
+			if _, err := d.Pin(t.Context(), root, "shop", listed(t, d)[0].ID, true); err != nil {
+				return err
+			}
+			if err := os.WriteFile(filepath.Join(w.ws(), "late"), nil, 0o644); err != nil {
+				return err
+			}
+		}
+		return fail.step(step)
+	}
+	d = w.openAs(t, opt)
+	defer w.close(t, d)
+	cp := create(t, d)
+	for _, step := range []string{"", "plan switching"} {
+		w.set(t, "one")
+		fail.set(step)
+		before := len(listed(t, d))
+		res, err := d.Rollback(t.Context(), root, "shop", cp, ipc.RollbackRequest{}, nil)
+		if step == "" && !strings.Contains(stage(res, ipc.StageStop).Notes, "brought up to date") || (err == nil) != (step == "") {
+			t.Fatalf("failing at %q: %v, %+v", step, err, res)
+		}
+		all := listed(t, d)
+		if len(all) != before+1 || all[0].Trigger != ipc.TriggerPreRollback || !all[0].Pinned || all[0].CalledOff != (step != "") {
+			t.Errorf("failing at %q: of %d checkpoints, the newest is %+v", step, len(all), all[0])
+		}
+	}
 }
 
 // TestDiscardIsRefusedWhole: a file that is to be deleted for good stays where the request

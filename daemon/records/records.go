@@ -114,30 +114,49 @@ func revOf(root cas.Root) int64 {
 	return n
 }
 
-// PutCheckpoint writes a checkpoint's description and then its record.
+// PutCheckpoint writes a checkpoint's description and then its record. If there is a record already, the checkpoint stays pinned or not as
+// that says: somebody may have pinned it since the caller read it.
 func (r *Records) PutCheckpoint(ctx context.Context, c store.Checkpoint, op ipc.OperationID) error {
 	r.one.Lock()
 	defer r.one.Unlock()
-	return r.put(ctx, c, op)
-}
-
-// put does the work of PutCheckpoint. The caller must have locked one.
-func (r *Records) put(ctx context.Context, c store.Checkpoint, op ipc.OperationID) error {
 	old, err := r.Store.Checkpoint(ctx, c.AppID, c.ID)
-	back := func() error { return r.describe(describeCheckpoint(old)) }
 	switch errs.KindOf(err) {
 	case "":
-		c.Seq, c.Rev = old.Seq, old.Rev+1
-		old.Rev += 2
+		c.Pinned = old.Pinned
+		return r.replace(ctx, old, c, op)
 	case errs.NotFound:
 		if c.Seq, err = r.NextSeq(ctx); err != nil {
 			return err
 		}
 		c.Rev = 1
-		back = func() error { return r.Contents.main.Delete(checkpointRoot(c.AppID, c.ID)) }
-	default:
+		return r.put(ctx, c, op, func() error { return r.Contents.main.Delete(checkpointRoot(c.AppID, c.ID)) })
+	}
+	return err
+}
+
+// SetPinned pins or unpins a checkpoint of an app.
+func (r *Records) SetPinned(ctx context.Context, app ipc.AppID, id ipc.CheckpointID, pinned bool) error {
+	r.one.Lock()
+	defer r.one.Unlock()
+	old, err := r.Store.Checkpoint(ctx, app, id)
+	if err != nil {
 		return err
 	}
+	c := old
+	c.Pinned = pinned
+	return r.replace(ctx, old, c, "")
+}
+
+// replace writes c in place of old. The caller must have locked one.
+func (r *Records) replace(ctx context.Context, old, c store.Checkpoint, op ipc.OperationID) error {
+	c.Seq, c.Rev = old.Seq, old.Rev+1
+	old.Rev += 2
+	return r.put(ctx, c, op, func() error { return r.describe(describeCheckpoint(old)) })
+}
+
+// put writes c's description and then its record. If the record cannot be written, put calls back, which makes the description what it was.
+// The caller must have locked one.
+func (r *Records) put(ctx context.Context, c store.Checkpoint, op ipc.OperationID, back func() error) error {
 	if err := r.describe(describeCheckpoint(c)); err != nil {
 		return err
 	}
@@ -145,18 +164,6 @@ func (r *Records) put(ctx context.Context, c store.Checkpoint, op ipc.OperationI
 		return errs.Also(err, back())
 	}
 	return nil
-}
-
-// SetPinned pins or unpins a checkpoint of an app.
-func (r *Records) SetPinned(ctx context.Context, app ipc.AppID, id ipc.CheckpointID, pinned bool) error {
-	r.one.Lock()
-	defer r.one.Unlock()
-	cp, err := r.Store.Checkpoint(ctx, app, id)
-	if err != nil {
-		return err
-	}
-	cp.Pinned = pinned
-	return r.put(ctx, cp, "")
 }
 
 // PutApp writes an app's description and then its record.
