@@ -33,7 +33,7 @@ type Records struct {
 	purged   []ipc.AppID      // apps whose purge is to be finished
 	unpurged error            // why a purge could not be finished, when that was last tried
 
-	// one is locked while a description and its record are written.
+	// one is locked while a description and its record are written, and while records are deleted.
 	one sync.Mutex
 
 	Repaired []string // what Open repaired, in sentences
@@ -145,6 +145,20 @@ func (r *Records) SetPinned(ctx context.Context, app ipc.AppID, id ipc.Checkpoin
 	c := old
 	c.Pinned = pinned
 	return r.replace(ctx, old, c, "")
+}
+
+// DeleteCheckpoints deletes checkpoints like the store's. It waits for a record that is being written, which would be there again otherwise.
+func (r *Records) DeleteCheckpoints(ctx context.Context, entry *ipc.AuditEntry, ids ...ipc.CheckpointID) error {
+	r.one.Lock()
+	defer r.one.Unlock()
+	return r.Store.DeleteCheckpoints(ctx, entry, ids...)
+}
+
+// PurgeApp deletes an app and its checkpoints like the store's. It waits like DeleteCheckpoints.
+func (r *Records) PurgeApp(ctx context.Context, id ipc.AppID, entry *ipc.AuditEntry) error {
+	r.one.Lock()
+	defer r.one.Unlock()
+	return r.Store.PurgeApp(ctx, id, entry)
 }
 
 // replace writes c in place of old. The caller must have locked one.

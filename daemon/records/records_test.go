@@ -1,0 +1,78 @@
+package records
+
+import (
+	"runtime"
+	"strings"
+	"testing"
+
+	"mulligan/daemon/settings"
+	"mulligan/daemon/store"
+	"mulligan/errs"
+	"mulligan/ipc"
+	"mulligan/testkit"
+)
+
+// TestDeletedWhilePinned deletes a checkpoint, or its app, while the checkpoint is being pinned, after its record was read: the record is not
+// there again once it is deleted.
+func TestDeletedWhilePinned(t *testing.T) {
+	for what, c := range map[string]struct {
+		remove func(*Records) error
+		kind   errs.Kind
+	}{
+		"DeleteCheckpoints": {func(r *Records) error { return r.DeleteCheckpoints(t.Context(), nil, "cp-1") }, errs.Pinned},
+		"PurgeApp":          {func(r *Records) error { return r.PurgeApp(t.Context(), "app-1", nil) }, ""},
+	} {
+		t.Run(what, func(t *testing.T) {
+			opt := &settings.Options{StateDir: t.TempDir()}
+			opt.SetDefaults()
+			var onDescription func()
+			opt.Failpoint = func(step string) error {
+				if step == "append-change" && onDescription != nil {
+					onDescription()
+				}
+				return nil
+			}
+			r, err := Open(t.Context(), opt, false)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer r.Close()
+			if err := r.PutApp(t.Context(), store.App{App: ipc.App{ID: "app-1", Slug: "shop"}}); err != nil {
+				t.Fatal(err)
+			}
+			if err := r.PutCheckpoint(t.Context(), store.Checkpoint{Checkpoint: ipc.Checkpoint{ID: "cp-1", AppID: "app-1"}}, ""); err != nil {
+				t.Fatal(err)
+			}
+			removed := make(chan error, 1)
+			onDescription = func() {
+				onDescription = nil
+				go func() { removed <- c.remove(r) }()
+				testkit.Eventually(t, "the deletion is over or waits", func() bool { return len(removed) > 0 || waits(what) })
+			}
+			pinErr := r.SetPinned(t.Context(), "app-1", "cp-1", true)
+			if err := <-removed; pinErr != nil || errs.KindOf(err) != c.kind {
+				t.Errorf("pinned: %v; deleted: %v", pinErr, err)
+			}
+			_, err = r.Checkpoint(t.Context(), "app-1", "cp-1")
+			if kept := c.kind == errs.Pinned; kept != (err == nil) {
+				t.Errorf("afterwards the checkpoint is read: %v", err)
+			}
+			if c.kind == "" {
+				if err := r.SetPinned(t.Context(), "app-1", "cp-1", true); errs.KindOf(err) != errs.NotFound {
+					t.Errorf("pinned once it is gone: %v", err)
+				}
+			}
+		})
+	}
+}
+
+// waits reports whether a goroutine waits for a mutex in a method of Records.
+func waits(method string) bool {
+	all := make([]byte, 1<<20)
+	for g := range strings.SplitSeq(string(all[:runtime.Stack(all, true)]), "\n\n") {
+		if strings.Contains(g, "[sync.Mutex.Lock") && strings.Contains(g, "(*Records)."+method+"(") {
+			return true
+		}
+	}
+	return false
+}
