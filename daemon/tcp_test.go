@@ -594,6 +594,66 @@ func TestRefusedClientIsLetGo(t *testing.T) {
 	}
 }
 
+// prove returns the proof that a page has its session's key.
+func prove(key, challenge string) string {
+	h := hmac.New(sha256.New, []byte(key))
+	h.Write([]byte(challenge))
+	return base64.RawURLEncoding.EncodeToString(h.Sum(nil))
+}
+
+// TestSessionsOfTwoPorts: while another program has the daemon's port, the page is at a port of its own. A session from there is not
+// continued by the next process at the daemon's port, which is all that this opens: whoever has the page's own port by then could have passed
+// the proof on. A session from the daemon's port is.
+func TestSessionsOfTwoPorts(t *testing.T) {
+	addr := fmt.Sprint("127.0.0.1:", testkit.Port(t))
+	other, err := net.Listen("tcp", addr)
+	check(t, err)
+	defer other.Close()
+	opt := daemon.Options{StateDir: filepath.Join(t.TempDir(), "state")}
+	d, err := daemon.Open(t.Context(), opt)
+	check(t, err)
+	s := &served{t: t, d: d}
+	d.Gate().Provide(addr, gate.TLS{})
+	type login struct{ base, host, cookie, key string }
+	logIn := func() login {
+		t.Helper()
+		link, err := d.Gate().Invite(root, "")
+		check(t, err)
+		u, err := url.Parse(link.URL)
+		check(t, err)
+		s.base = "http://127.0.0.1:" + u.Port()
+		cookie, _, _ := strings.Cut(s.ask("GET", u.RequestURI(), "", "Host", u.Host).header.Get("Set-Cookie"), ";")
+		var v ipc.Session
+		check(t, json.Unmarshal([]byte(s.ask("GET", "/api/session", "", "Host", u.Host, "Cookie", cookie).body), &v))
+		return login{s.base, u.Host, cookie, v.Key}
+	}
+	first := logIn()
+	check(t, other.Close())
+	testkit.Eventually(t, "the daemon has its port", func() bool { return d.Gate().Addr() != nil && d.Gate().Problem() == "" })
+	second := logIn()
+	if first.base == "http://"+addr || second.base != "http://"+addr || first.key == "" || second.key == "" {
+		t.Fatalf("the sessions are %+v and %+v", first, second)
+	}
+	check(t, d.Close(context.Background()))
+	check(t, d.Gate().Close(context.Background()))
+
+	d, err = daemon.Open(t.Context(), opt)
+	check(t, err)
+	defer d.Close(context.Background())
+	defer d.Gate().Close(context.Background())
+	check(t, d.Gate().Listen(addr, gate.TLS{}))
+	s.d = d
+	for _, c := range []struct {
+		login
+		status int
+	}{{first, 401}, {second, 204}} {
+		got := s.ask("POST", "/resume", "", "Host", c.host, "Cookie", c.cookie, "X-Resume-Proof", prove(c.key, s.ask("GET", "/resume", "").body))
+		if got.status != c.status {
+			t.Errorf("the session from %s: %d, want %d: %s", c.base, got.status, c.status, got.body)
+		}
+	}
+}
+
 // TestPageOverARestart: the next process of the daemon has the page at the same port, and continues a session only for its page.
 func TestPageOverARestart(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "state")
@@ -642,11 +702,6 @@ func TestPageOverARestart(t *testing.T) {
 		return v
 	}
 	first := session()
-	prove := func(key, challenge string) string {
-		h := hmac.New(sha256.New, []byte(key))
-		h.Write([]byte(challenge))
-		return base64.RawURLEncoding.EncodeToString(h.Sum(nil))
-	}
 	oldProof := prove(first.Key, s.ask("GET", "/resume", "").body)
 	record := filepath.Join(dir, "page.json")
 	text, err := os.ReadFile(record)

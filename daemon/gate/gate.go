@@ -27,7 +27,8 @@
 //	page ── GET /resume ──► the challenge of this process, a random text
 //	page ── POST /resume with X-Resume-Proof: HMAC-SHA-256(key, challenge) ──► a new cookie
 //
-// If the port is taken, the sessions are over: whoever has the port could pass the proof on.
+// If the port is taken, the sessions are over: whoever has the port could pass the proof on. So are sessions that began at another port than
+// the next process opens.
 package gate
 
 import (

@@ -41,23 +41,29 @@ type sessionRecord struct {
 	Expires time.Time `json:"expires_at"`
 }
 
-// save writes the sessions to Config.File, so that the next process knows them. The caller must hold g.mu.
+// save writes the sessions to Config.File, so that the next process knows them: those that began at the port that links to the page lead to
+// now, which is the one that the next process opens. Whoever has another port by then could pass the proof of a page there on. The caller must
+// hold g.mu.
 func (g *Gate) save() error {
 	if g.cfg.File == "" {
 		return nil
 	}
-	d := g.forPage()
-	if d == nil || len(g.sessions) == 0 {
+	var rec record
+	if d := g.forPage(); d != nil {
+		rec.Port = d.port()
+	}
+	for key, s := range g.sessions {
+		if s.port == rec.Port {
+			rec.Sessions = append(rec.Sessions, sessionRecord{
+				Cookie: hex.EncodeToString(key[:]), Key: s.key, UID: s.who.UID, GID: s.who.GID, Name: s.who.Name, Host: s.host, Expires: s.expires,
+			})
+		}
+	}
+	if len(rec.Sessions) == 0 {
 		if err := os.Remove(g.cfg.File); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 		return nil
-	}
-	rec := record{Port: d.port()}
-	for key, s := range g.sessions {
-		rec.Sessions = append(rec.Sessions, sessionRecord{
-			Cookie: hex.EncodeToString(key[:]), Key: s.key, UID: s.who.UID, GID: s.who.GID, Name: s.who.Name, Host: s.host, Expires: s.expires,
-		})
 	}
 	return durable.WriteJSON(g.cfg.File, rec)
 }
@@ -114,7 +120,7 @@ func (g *Gate) restore(rec record) {
 		if n, err := hex.Decode(key[:], []byte(r.Cookie)); err != nil || n != len(key) || r.Key == "" || !g.cfg.Now().Before(r.Expires) {
 			continue
 		}
-		s := newSession(ipc.Caller{UID: r.UID, GID: r.GID, Name: r.Name}, r.Host, r.Key, r.Expires)
+		s := newSession(ipc.Caller{UID: r.UID, GID: r.GID, Name: r.Name}, r.Host, rec.Port, r.Key, r.Expires)
 		s.waiting = true
 		g.sessions[key] = s
 	}

@@ -44,16 +44,17 @@ type invitation struct {
 type session struct {
 	who     ipc.Caller
 	host    string
+	port    int // of the listener at which its link was opened
 	csrf    string
 	key     string // with which its page resumes it after a restart of the daemon
 	expires time.Time
 	waiting bool // for its page to resume it; Gate.mu guards it
 }
 
-// newSession returns a session of a user. Its CSRF token follows from the key.
-func newSession(who ipc.Caller, host, key string, expires time.Time) *session {
+// newSession returns a session of a user that began at a port. Its CSRF token follows from the key.
+func newSession(who ipc.Caller, host string, port int, key string, expires time.Time) *session {
 	who.Via, who.Grant = "page", &ipc.Grant{Scopes: []ipc.Scope{ipc.ScopeRead, ipc.ScopeWrite}, Until: expires}
-	return &session{who: who, host: host, csrf: mac(key, "csrf"), key: key, expires: expires}
+	return &session{who: who, host: host, port: port, csrf: mac(key, "csrf"), key: key, expires: expires}
 }
 
 // validFor reports whether the session is valid at a time for requests to the host of r.
@@ -124,7 +125,7 @@ func (g *Gate) login(d *listener, w http.ResponseWriter, r *http.Request) error 
 	if r.Method != http.MethodGet {
 		return errs.New(errs.Invalid, "log in", "open a link with GET, not %s", r.Method)
 	}
-	cookie, s, app := g.exchange(r)
+	cookie, s, app := g.exchange(d, r)
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	w.Header().Set("Cache-Control", "no-store")
 	if s == nil {
@@ -154,7 +155,7 @@ func setCookies(d *listener, w http.ResponseWriter, cookie string, s *session) {
 
 // exchange takes the request's code and returns a new session for it with the app of the link, or nil if the code is not
 // valid.
-func (g *Gate) exchange(r *http.Request) (cookie string, s *session, app string) {
+func (g *Gate) exchange(d *listener, r *http.Request) (cookie string, s *session, app string) {
 	key, now := digestOf(r.URL.Query().Get("code")), g.cfg.Now()
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -166,7 +167,7 @@ func (g *Gate) exchange(r *http.Request) (cookie string, s *session, app string)
 	delete(g.codes, key)
 	trim(g.sessions, func(s *session) (bool, time.Time) { return s.who.UID == inv.who.UID, s.expires })
 	cookie = secret()
-	s = newSession(ipc.Caller{UID: inv.who.UID, GID: inv.who.GID, Name: inv.who.Name}, inv.host, secret(), now.Add(sessionLife))
+	s = newSession(ipc.Caller{UID: inv.who.UID, GID: inv.who.GID, Name: inv.who.Name}, inv.host, d.port(), secret(), now.Add(sessionLife))
 	g.sessions[digestOf(cookie)] = s
 	g.saved()
 	return cookie, s, inv.app
