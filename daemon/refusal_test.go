@@ -453,3 +453,28 @@ func TestStateFolderApart(t *testing.T) {
 		}
 	}
 }
+
+// TestNewFolderWithExcluded: a folder that was made since the checkpoint and holds what is excluded stays, with a warning, and the rollback is
+// proven all the same. So it is on the way forward again.
+func TestNewFolderWithExcluded(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	d := w.open(t)
+	defer w.close(t, d)
+	if _, err := d.SetApp(t.Context(), root, "shop", ipc.AppChange{Exclude: &[]string{"node_modules/"}}); err != nil {
+		t.Fatal(err)
+	}
+	cp := create(t, d)
+	sh(t, `cd "$1" && mkdir -p web/node_modules/x && echo new >web/page && echo x >web/node_modules/x/y`, w.ws())
+	res := goBack(t, d, cp, ipc.RollbackRequest{})
+	if v := res.Verification; v == nil || !v.Layers["files"].Match || !strings.Contains(strings.Join(res.Warnings, " "), "/web stays") {
+		t.Errorf("%+v", res)
+	}
+	if entries, err := os.ReadDir(filepath.Join(w.ws(), "web")); err != nil || len(entries) != 1 || read(t, w.ws(), "web/node_modules/x/y") != "x\n" {
+		t.Errorf("%v, %v", entries, err)
+	}
+	goBack(t, d, ipc.Redo, ipc.RollbackRequest{})
+	if read(t, w.ws(), "web/page") != "new\n" {
+		t.Error("the way forward lacks the page")
+	}
+}

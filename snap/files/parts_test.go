@@ -3,8 +3,10 @@ package files
 import (
 	"errors"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"mulligan/errs"
 	"mulligan/snap"
@@ -31,6 +33,7 @@ func TestExcluded(t *testing.T) {
 	write(t, s.dir+"/data/main.db-shm", "shm")
 	write(t, s.dir+"/code", "two")
 	write(t, s.dir+"/new/cache/x", "cached")
+	write(t, s.dir+"/new/deep/er/y.log", "logged")
 	write(t, s.dir+"/new/y", "y")
 	two := s.capture(t)
 	changes, err := s.Diff(t.Context(), all.ID, "", nil)
@@ -54,13 +57,28 @@ func TestExcluded(t *testing.T) {
 			t.Errorf("%s is %q (%v), want %q", path, got, err, want)
 		}
 	}
-	p, err := sw.Check(t.Context())
-	must(t, err)
-	if p.Match || !strings.Contains(strings.Join(p.Notes, " "), "/new stays") {
-		t.Errorf("a folder that could not go is not spoken of: %+v", p)
+	check := func(match bool) {
+		t.Helper()
+		p, err := sw.Check(t.Context())
+		must(t, err)
+		if p.Match != match || !strings.Contains(strings.Join(p.Notes, " "), "/new stays") || !strings.Contains(strings.Join(p.Notes, " "), "/new/deep/er stays") {
+			t.Errorf("a folder that could not go: %+v", p)
+		}
 	}
+	check(true)
+	for _, path := range []string{"other", "new/deep/other", "new/other"} { // by somebody else: nothing keeps these folders
+		in := filepath.Dir(s.dir + "/" + path)
+		was, err := os.Stat(in)
+		must(t, err)
+		must(t, os.Mkdir(s.dir+"/"+path, 0o755))
+		must(t, os.Chtimes(in, time.Time{}, was.ModTime()))
+		check(false)
+		must(t, os.Remove(s.dir+"/"+path))
+		must(t, os.Chtimes(in, time.Time{}, was.ModTime()))
+	}
+	check(true)
 	must(t, sw.Undo(t.Context()))
-	if p, err = sw.Check(t.Context()); err != nil || p.Want != two.Hash || !p.Match {
+	if p, err := sw.Check(t.Context()); err != nil || p.Want != two.Hash || !p.Match {
 		t.Errorf("undone: %+v %v", p, err)
 	}
 }

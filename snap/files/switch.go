@@ -8,10 +8,13 @@ import (
 
 	"mulligan/errs"
 	"mulligan/snap"
+	"mulligan/snap/beneath"
 	"mulligan/snap/files/apply"
 	"mulligan/snap/files/diff"
 	"mulligan/snap/files/follow"
+	"mulligan/snap/files/inode"
 	"mulligan/snap/files/manifest"
+	"mulligan/snap/files/relpath"
 	"mulligan/snap/files/workspace"
 )
 
@@ -249,11 +252,66 @@ func (c *change) proof(ctx context.Context, op string, base, want, live *manifes
 		return p, nil
 	}
 	deltas, err := c.d.compare(ctx, want, live, c.plan.scope())
+	if err == nil {
+		var post snap.Hash
+		if post, err = c.hashWithoutStayed(ctx, deltas, live); err == nil && post == p.Want {
+			p.Post, p.Match = post, true
+			return p, nil
+		}
+	}
 	list, _ := diff.Changes(deltas, 5)
 	for _, x := range list {
 		p.Notes = append(p.Notes, fmt.Sprintf("%s is not as it should be: %s.", workspace.Shown(c.d.cfg.Dir, x.Path), x.Summary))
 	}
 	return p, workspace.Wrap(errs.Failed, op, err)
+}
+
+// hashWithoutStayed returns the hash of live without the folders that had to stay although the goal lacks them, because of what they
+// hold. deltas are the differences from the goal to live.
+func (c *change) hashWithoutStayed(ctx context.Context, deltas []diff.Delta, live *manifest.Manifest) (snap.Hash, error) {
+	root, err := c.d.ws.Open()
+	if err != nil {
+		return snap.Hash{}, err
+	}
+	defer root.Close()
+	stayed, edits := map[string]bool{}, manifest.Edits{}
+	for _, d := range slices.Backward(deltas) { // the deepest first
+		if d.Old != nil || !d.New.IsDir() && !d.New.Mount {
+			continue
+		}
+		stays := d.New.Mount
+		if !stays {
+			if stays, err = c.mustStay(root, d.Path, stayed); err != nil {
+				return snap.Hash{}, err
+			}
+		}
+		if stays {
+			stayed[d.Path] = true
+			edits.Put(d.Path, nil)
+		}
+	}
+	rest, err := live.Edit(ctx, &edits)
+	if err != nil {
+		return snap.Hash{}, err
+	}
+	return rest.PartHash(c.plan.scope())
+}
+
+// mustStay reports whether a folder holds excluded paths, mount points, or folders that stay, and nothing else.
+func (c *change) mustStay(root *beneath.Root, path string, stayed map[string]bool) (bool, error) {
+	dir, err := root.OpenDir(path)
+	if err != nil {
+		return false, err
+	}
+	defer dir.Close()
+	names, err := inode.List(dir.FD())
+	for _, name := range names {
+		st, err := inode.StatAt(dir.FD(), name)
+		if p := relpath.Join(path, name); err != nil || !stayed[p] && !st.Mount && !c.d.ws.Exclude.Excludes(p, st.Kind() == manifest.DirKind) {
+			return false, err
+		}
+	}
+	return len(names) > 0, err
 }
 
 // Finish deletes the plan, and its references to base and target.
