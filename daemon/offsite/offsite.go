@@ -262,8 +262,10 @@ func (s *Service) RemoveRemote(ctx context.Context, who ipc.Caller, ref, name st
 	if t.record().Clone != nil {
 		return errs.New(errs.Busy, op, "%s is being made from this remote", a.Rec().Slug).WithHint("wait for the clone to end")
 	}
-	t.end() // waits until nothing is sent
+	ctx = context.WithoutCancel(ctx) // a client that leaves must not keep a remote that sends nothing any more
+	t.end()                          // waits until nothing is sent
 	if err := store.DeleteRemote(ctx, s.store.Store, a.Rec().ID, name); err != nil {
+		t.stay()
 		return errs.Wrap(errs.Failed, op, err)
 	}
 	s.mu.Lock()

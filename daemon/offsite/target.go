@@ -78,6 +78,13 @@ func (t *target) end() {
 	defer t.busy.Unlock()
 }
 
+// stay takes back the mark of end: the remote could not be removed, and goes on sending.
+func (t *target) stay() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.gone = false
+}
+
 func (t *target) has(id ipc.CheckpointID) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
