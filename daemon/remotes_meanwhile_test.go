@@ -3,10 +3,19 @@ package daemon_test
 import (
 	"context"
 	"database/sql"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"path/filepath"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
+	"mulligan/daemon"
 	"mulligan/errs"
 	"mulligan/ipc"
 )
@@ -94,4 +103,107 @@ func TestRemoteThatStays(t *testing.T) {
 	if _, err := d.Remote(t.Context(), root, "shop", "backup"); errs.KindOf(err) != errs.NotFound {
 		t.Errorf("the remote was removed: %v", err)
 	}
+}
+
+// holdCheck puts a proxy before the bucket's server. Once it is armed, it holds the first request that reads what the check of a key wrote.
+func (b *bucket) holdCheck(t *testing.T) (armed *atomic.Bool, held <-chan struct{}, release func()) {
+	t.Helper()
+	u, err := url.Parse(b.Endpoint)
+	if err != nil {
+		t.Fatal(err)
+	}
+	armed = &atomic.Bool{}
+	at, held, release := hold(t, "read")
+	forward := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) {
+		r.SetURL(u)
+		r.Out.Host = r.In.Host // it is signed
+	}}
+	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if armed.Load() && r.Method == http.MethodGet && strings.Contains(r.URL.Path, "/check/") {
+			_ = at("read") // it fails nothing
+		}
+		forward.ServeHTTP(w, r)
+	}))
+	t.Cleanup(func() {
+		release()
+		proxy.Close()
+	})
+	b.Endpoint = proxy.URL
+	return armed, held, release
+}
+
+// TestRemoteAddedAgain: what becomes of a remote while new keys of it are checked stays so when these are recorded.
+func TestRemoteAddedAgain(t *testing.T) {
+	addAgain := func(t *testing.T, d *daemon.Daemon, b *bucket, armed *atomic.Bool, held <-chan struct{}, release, meanwhile func()) ipc.Remote {
+		t.Helper()
+		armed.Store(true)
+		added := make(chan error, 1)
+		go func() {
+			_, err := d.AddRemote(t.Context(), root, "shop", b.request())
+			added <- err
+		}()
+		<-held
+		meanwhile()
+		release()
+		if err := <-added; err != nil {
+			t.Fatal(err)
+		}
+		r, err := d.Remote(t.Context(), root, "shop", "backup")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	t.Run("a checkpoint is asked for", func(t *testing.T) {
+		b, w := newBucket(t), newWorld(t, nil)
+		armed, held, release := b.holdCheck(t)
+		var fails atomic.Bool
+		fails.Store(true)
+		d := w.failing(t, func(step string) error {
+			if step == "push: pack" && fails.Load() {
+				return unix.EIO
+			}
+			return nil
+		})
+		defer w.close(t, d)
+		if _, err := d.AddRemote(t.Context(), root, "shop", b.request()); err != nil {
+			t.Fatal(err)
+		}
+		cp, err := d.Create(t.Context(), root, "shop", ipc.CreateRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := addAgain(t, d, b, armed, held, release, func() {
+			if _, err := d.Push(t.Context(), root, "shop", ipc.PushRequest{Checkpoints: []ipc.CheckpointID{cp.ID}}); err != nil {
+				t.Fatal(err)
+			}
+		})
+		if r.Behind != 1 {
+			t.Fatalf("what was asked for is forgotten: %+v", r)
+		}
+		fails.Store(false)
+		if r := caughtUp(t, d); r.UpTo != cp.ID {
+			t.Errorf("%+v", r)
+		}
+	})
+	t.Run("it is taken over", func(t *testing.T) {
+		b := newSent(t)
+		armed, held, release := b.holdCheck(t)
+		second := world{dir: worldDir(t), at: filepath.Join(worldDir(t), "clone")}
+		d := second.open(t)
+		defer second.close(t, d)
+		req := b.clone(second.at)
+		req.NoStart = true
+		if _, err := d.Clone(t.Context(), root, req); err != nil {
+			t.Fatal(err)
+		}
+		r := addAgain(t, d, b, armed, held, release, func() {
+			if _, err := d.Push(t.Context(), root, "shop", ipc.PushRequest{Wait: true, TakeOver: true}); err != nil {
+				t.Fatal(err)
+			}
+		})
+		if r.State == ipc.RemoteReadOnly {
+			t.Errorf("the host does not write there any more: %+v", r)
+		}
+	})
 }

@@ -202,7 +202,7 @@ func (s *Service) add(ctx context.Context, who ipc.Caller, a *app.App, req ipc.R
 			return nil, errs.New(errs.Conflict, "", "%s has a remote %s at another place: %s", rec.Slug, req.Name, was.URL).
 				WithHint("choose another name, or remove that one first: `mulligan remote remove %s`", req.Name)
 		}
-		r.Place, r.Writer, r.LogKey, r.Added, r.Wanted, r.ReadOnly, r.Clone = was.Place, was.Writer, was.LogKey, was.Added, was.Wanted, was.ReadOnly, was.Clone
+		r.Place, r.Writer, r.LogKey, r.Added = was.Place, was.Writer, was.LogKey, was.Added
 	}
 	r.Keys, r.ByRoot = keys, !s.opt.User && s.apps.Administers(who)
 	u := s.useBy(who, keys)
@@ -225,12 +225,18 @@ func (s *Service) add(ctx context.Context, who ipc.Caller, a *app.App, req ipc.R
 	if s.targets[key(rec.ID, r.Name)] != old {
 		return nil, errs.New(errs.Busy, "", "somebody else has just added or removed the remote %s", r.Name).WithHint("look at it: `mulligan remote show %s`", r.Name)
 	}
+	if old != nil {
+		err := s.change(ctx, old, func(was *store.Remote) {
+			r.Wanted, r.ReadOnly, r.Clone = was.Wanted, was.ReadOnly, was.Clone // these may have changed while the key was checked
+			*was = r
+		})
+		if err == nil {
+			old.reopen()
+		}
+		return old, err
+	}
 	if err := store.PutRemote(ctx, s.store.Store, r); err != nil {
 		return nil, err
-	}
-	if old != nil {
-		old.replace(r)
-		return old, nil
 	}
 	t := newTarget(r)
 	s.targets[key(rec.ID, r.Name)] = t

@@ -62,11 +62,11 @@ func (t *target) record() store.Remote {
 	return t.rec
 }
 
-// replace sets the record. What is opened later has the new keys.
-func (t *target) replace(r store.Remote) {
+// reopen has the next try open the bucket anew, with the keys that the record has now, and begin without a pause.
+func (t *target) reopen() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.rec, t.place, t.bucket, t.next, t.failures, t.problem = r, nil, nil, time.Time{}, 0, nil
+	t.place, t.bucket, t.next, t.failures, t.problem = nil, nil, time.Time{}, 0, nil
 }
 
 // end marks the remote as removed, and waits until nothing is sent to it.
