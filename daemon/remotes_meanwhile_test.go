@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -18,20 +19,19 @@ import (
 	"mulligan/daemon"
 	"mulligan/errs"
 	"mulligan/ipc"
+	"mulligan/snap"
 )
 
 // hold returns a failpoint that blocks the first call of a step, a channel that is closed when it does, and a function that lets the step go on.
 func hold(t *testing.T, step string) (at func(string) error, held <-chan struct{}, release func()) {
 	reached, end := make(chan struct{}), make(chan struct{})
-	var first sync.Once
+	var called atomic.Bool
 	release = sync.OnceFunc(func() { close(end) })
 	t.Cleanup(release) // else the daemon of a test that failed would not end
 	return func(s string) error {
-		if s == step {
-			first.Do(func() {
-				close(reached)
-				<-end
-			})
+		if s == step && called.CompareAndSwap(false, true) {
+			close(reached)
+			<-end
 		}
 		return nil
 	}, reached, release
@@ -206,4 +206,96 @@ func TestRemoteAddedAgain(t *testing.T) {
 			t.Errorf("the host does not write there any more: %+v", r)
 		}
 	})
+}
+
+// TestFetchWhileFetching: a fetch of one app waits for none of another app's. One of the same app waits, no longer than its client does, and
+// takes what was fetched meanwhile.
+func TestFetchWhileFetching(t *testing.T) {
+	b, w := newBucket(t), newWorld(t, nil)
+	at, held, release := hold(t, "fetch: contents")
+	d := w.failing(t, at)
+	defer func() {
+		release()
+		w.close(t, d)
+	}()
+	other := worldDir(t)
+	if err := os.WriteFile(filepath.Join(other, "file"), []byte("of the other app"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.AddApp(t.Context(), root, ipc.App{Slug: "other", Workspace: other}); err != nil {
+		t.Fatal(err)
+	}
+	gone := map[string]ipc.CheckpointID{}
+	for _, app := range []string{"shop", "other"} {
+		if _, err := d.AddRemote(t.Context(), root, app, b.request()); err != nil {
+			t.Fatal(err)
+		}
+		cp, err := d.Create(t.Context(), root, app, ipc.CreateRequest{})
+		if err == nil {
+			_, err = d.Push(t.Context(), root, app, ipc.PushRequest{Wait: true})
+		}
+		if err == nil {
+			err = d.Delete(t.Context(), root, app, cp.ID)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		gone[app] = cp.ID
+	}
+	type outcome struct {
+		cp  ipc.Checkpoint
+		err error
+	}
+	fetch := func(ctx context.Context, app string) <-chan outcome {
+		end := make(chan outcome, 1)
+		go func() {
+			cp, err := d.Fetch(ctx, root, app, ipc.FetchRequest{Checkpoint: gone[app], Identity: b.identity})
+			end <- outcome{cp, err}
+		}()
+		return end
+	}
+	ended := func(what string, c <-chan outcome) (o outcome) {
+		t.Helper()
+		waitFor(t, what, func() bool {
+			select {
+			case o = <-c:
+				return true
+			default:
+				return false
+			}
+		})
+		return o
+	}
+	first := fetch(t.Context(), "shop")
+	<-held
+	if o := ended("the other app's fetch ends", fetch(t.Context(), "other")); o.err != nil || o.cp.ID != gone["other"] {
+		t.Errorf("the other app's fetch: %+v %v", o.cp, o.err)
+	}
+	waiting := func(ctx context.Context) <-chan outcome {
+		waits := make(chan struct{})
+		told := sync.OnceFunc(func() { close(waits) })
+		c := fetch(snap.WithProgress(ctx, func(w snap.Work) {
+			if w.What == "waiting until another fetch for shop ends" {
+				told()
+			}
+		}), "shop")
+		<-waits
+		return c
+	}
+	ctx, leave := context.WithCancel(t.Context())
+	left := waiting(ctx)
+	leave()
+	if o := ended("the fetch whose client left ends", left); errs.KindOf(o.err) != errs.Unavailable {
+		t.Errorf("the client left: %+v %v", o.cp, o.err)
+	}
+	second := waiting(t.Context())
+	release()
+	for what, c := range map[string]<-chan outcome{"the first fetch": first, "the second fetch": second} {
+		if o := ended(what+" ends", c); o.err != nil || o.cp.ID != gone["shop"] {
+			t.Errorf("%s: %+v %v", what, o.cp, o.err)
+		}
+	}
+	if n := len(listed(t, d)); n != 1 {
+		t.Errorf("the app has %d checkpoints after two fetches of one", n)
+	}
 }

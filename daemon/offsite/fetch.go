@@ -65,11 +65,14 @@ func (s *Service) fetch(ctx context.Context, who ipc.Caller, a *app.App, list []
 	if err := json.Unmarshal(from.About, &about); err != nil {
 		return cp, &errs.Error{Kind: errs.Corrupt, Message: "the description of " + from.ID + " on the remote is damaged", Err: err}
 	}
-	if old, err := s.store.Checkpoint(ctx, a.Rec().ID, ipc.CheckpointID(from.ID)); err == nil {
-		return old, nil
+	end, err := s.fetchAlone(ctx, a.Rec())
+	if err != nil {
+		return cp, err
 	}
-	s.fetching.Lock()
-	defer s.fetching.Unlock()
+	defer end()
+	if old, err := s.store.Checkpoint(ctx, a.Rec().ID, ipc.CheckpointID(from.ID)); err == nil {
+		return old, nil // another fetch may have brought it meanwhile
+	}
 	if err := s.opt.Failpoint.At("fetch: contents"); err != nil {
 		return cp, err
 	}
@@ -101,6 +104,25 @@ func (s *Service) fetch(ctx context.Context, who ipc.Caller, a *app.App, list []
 	}
 	err = s.checkpoints.Record(ctx, a, &cp, "")
 	return cp, err
+}
+
+// fetchAlone blocks until no other checkpoint is brought to the app, and keeps others from it until end is called.
+func (s *Service) fetchAlone(ctx context.Context, rec store.App) (end func(), err error) {
+	one, _ := s.fetching.LoadOrStore(rec.ID, make(chan struct{}, 1))
+	fetching := one.(chan struct{})
+	end = func() { <-fetching }
+	select {
+	case fetching <- struct{}{}:
+		return end, nil
+	default:
+		snap.Begin(ctx, "waiting until another fetch for "+rec.Slug+" ends")
+	}
+	select {
+	case fetching <- struct{}{}:
+		return end, nil
+	case <-ctx.Done():
+		return nil, errs.Wrap(errs.Unavailable, "", ctx.Err())
+	}
 }
 
 // look finds a checkpoint on one of the remotes. What is wrong with one does not keep it from the others.

@@ -48,7 +48,7 @@ type Service struct {
 	wake   chan struct{}
 	naming sync.Mutex // checkpoints from remotes get their ids one after the other
 
-	fetching sync.Mutex // held while a checkpoint is brought to an app that there is
+	fetching sync.Map // by the id of an app that there is: a chan struct{} with room for one, which is full while a checkpoint is brought to the app
 
 	mu      sync.Mutex
 	targets map[string]*target // by app and name
