@@ -29,23 +29,31 @@ import (
 // history reads what the bucket has of the only app in it.
 func (b *bucket) history(t *testing.T) *remote.History {
 	t.Helper()
-	store, err := s3store.Open(s3store.Config{Bucket: s3test.Bucket, Prefix: "apps", Endpoint: b.Endpoint, Region: "us-east-1", Credentials: credentials.NewStaticV4(s3test.Key, s3test.Secret, "")})
-	if err != nil {
-		t.Fatal(err)
-	}
+	store, place := b.place(t)
 	ids, err := identity.Parse(b.identity)
 	if err != nil {
 		t.Fatal(err)
 	}
-	folders, err := store.Folders(t.Context())
-	if places := remote.Places(folders); err != nil || len(places) != 1 {
-		t.Fatalf("%v %v", places, err)
-	}
-	h, err := remote.Reader{Bucket: store, Place: remote.Places(folders)[0], Identities: ids}.Read(t.Context())
+	h, err := remote.Reader{Bucket: store, Place: place, Identities: ids}.Read(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	return h
+}
+
+// place returns the name of the only place in the bucket.
+func (b *bucket) place(t *testing.T) (*s3store.Store, string) {
+	t.Helper()
+	store, err := s3store.Open(s3store.Config{Bucket: s3test.Bucket, Prefix: "apps", Endpoint: b.Endpoint, Region: "us-east-1", Credentials: credentials.NewStaticV4(s3test.Key, s3test.Secret, "")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	folders, err := store.Folders(t.Context())
+	places := remote.Places(folders)
+	if err != nil || len(places) != 1 {
+		t.Fatalf("%v %v", places, err)
+	}
+	return store, places[0]
 }
 
 // TestPushKilled kills daemons at the steps of a push. The next one goes on by itself, and the log has each checkpoint once.

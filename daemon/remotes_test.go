@@ -15,6 +15,7 @@ import (
 	"mulligan/daemon"
 	"mulligan/errs"
 	"mulligan/ipc"
+	"mulligan/remote"
 	"mulligan/remote/identity"
 	"mulligan/remote/s3test"
 	"mulligan/snap/cas"
@@ -475,12 +476,17 @@ func TestClonePruned(t *testing.T) {
 	}
 }
 
-// TestRemoteVerified: a pack that is gone and one that was changed are found, and sent again.
+// TestRemoteVerified: a pack that was changed is found, and what is here is sent again, once. A checkpoint that is on the remote alone is still listed, and
+// says that it may be damaged.
 func TestRemoteVerified(t *testing.T) {
 	b, w := newBucket(t), newWorld(t, nil)
 	d := w.open(t)
 	defer w.close(t, d)
 	b.add(t, d)
+	old, err := d.Create(t.Context(), root, "shop", ipc.CreateRequest{Pinned: true})
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, word := range []string{"one", "two"} {
 		w.set(t, word)
 		if _, err := d.Create(t.Context(), root, "shop", ipc.CreateRequest{Pinned: true}); err != nil {
@@ -488,6 +494,21 @@ func TestRemoteVerified(t *testing.T) {
 		}
 	}
 	caughtUp(t, d)
+	if _, err = d.Pin(t.Context(), root, "shop", old.ID, false); err == nil {
+		err = d.Delete(t.Context(), root, "shop", old.ID)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	only := func(warnings int) {
+		t.Helper()
+		var list ipc.CheckpointList
+		err := d.LocateAll(t.Context(), root, "shop", &list)
+		if err != nil || len(list.RemoteOnly) != 1 || list.RemoteOnly[0].ID != old.ID || len(list.RemoteOnly[0].Warnings) != len(old.Warnings)+warnings {
+			t.Errorf("on the remote alone: %+v %v", list.RemoteOnly, err)
+		}
+	}
+	only(0)
 	check := func(full bool, problems int) {
 		t.Helper()
 		res, err := d.CheckRemote(t.Context(), root, "shop", "backup", full)
@@ -508,6 +529,16 @@ func TestRemoteVerified(t *testing.T) {
 	check(false, 0)
 	check(true, 1)
 	caughtUp(t, d)
+	only(1)
+	stored := len(b.Files(t))
+	check(true, 0)
+	if r := caughtUp(t, d); r.Checkpoints != 2 {
+		t.Errorf("%+v", r)
+	}
+	if n := len(b.Files(t)); n != stored {
+		t.Errorf("a check that found nothing new made %d objects of %d", n, stored)
+	}
+	only(1)
 	second := world{dir: worldDir(t), at: filepath.Join(worldDir(t), "clone")}
 	there := second.open(t)
 	defer second.close(t, there)
@@ -518,6 +549,50 @@ func TestRemoteVerified(t *testing.T) {
 	}
 	if word, err := second.oneWord(); err != nil || word != "two" {
 		t.Errorf("%q %v", word, err)
+	}
+}
+
+// TestRemoteCheckCutShort: a daemon that ended when it had noted damage on a remote, and nothing else, sends again what is damaged there after its next start,
+// also where nothing is sent by itself.
+func TestRemoteCheckCutShort(t *testing.T) {
+	b, w := newBucket(t), newWorld(t, nil)
+	d := w.open(t)
+	b.add(t, d)
+	cp, err := d.Create(t.Context(), root, "shop", ipc.CreateRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	caughtUp(t, d)
+	if _, err := d.SetApp(t.Context(), root, "shop", ipc.AppChange{Remoting: &ipc.Remoting{}}); err != nil {
+		t.Fatal(err)
+	}
+	w.close(t, d)
+	for _, path := range b.Files(t) {
+		if strings.Contains(path, "/packs/") {
+			if err := os.Remove(path); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	ledgers, err := filepath.Glob(filepath.Join(w.state(), "apps", string(cp.AppID), "remote-backup.ledger"))
+	if err != nil || len(ledgers) != 1 {
+		t.Fatalf("%q %v", ledgers, err)
+	}
+	store, place := b.place(t)
+	found, err := remote.NewPlace(remote.Config{Bucket: store, Name: place, Ledger: ledgers[0]}).Check(t.Context(), false)
+	if err != nil || len(found.Problems) != 1 {
+		t.Fatalf("%+v %v", found, err)
+	}
+	d = w.open(t)
+	defer func() { w.close(t, d) }()
+	if r, err := d.Remote(t.Context(), root, "shop", "backup"); err != nil || r.Behind+r.Checkpoints != 1 {
+		t.Fatalf("the checkpoint is neither to be sent nor sent: %+v %v", r, err)
+	}
+	if r := caughtUp(t, d); r.UpTo != cp.ID {
+		t.Errorf("%+v", r)
+	}
+	if res, err := d.CheckRemote(t.Context(), root, "shop", "backup", true); err != nil || !res.OK {
+		t.Errorf("%+v %v", res, err)
 	}
 }
 

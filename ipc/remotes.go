@@ -154,7 +154,7 @@ type RemoteCheck struct {
 	Remote  string `json:"remote"`
 	Objects int    `json:"objects"` // that this host sent, and that were looked at
 	OK      bool   `json:"ok"`
-	// Problems say what is damaged or missing, in whole sentences. What they are about is sent again.
+	// Problems say what is damaged or missing, in whole sentences. What they are about is sent again, and is no problem of the next check.
 	Problems []string `json:"problems"`
 }
 

@@ -20,7 +20,7 @@ type Checked struct {
 
 // Check looks for everything that this host stored at the place and relies on: that it is there, with its size; if full is set,
 // that it has its hash. It needs no identity. What is not as it was sent is forgotten, and so are all checkpoints: each is to be
-// pushed again, which sends what is lacking.
+// pushed again, which sends what is lacking. What an earlier check found is not relied on any more, and so not looked for again.
 func (p *Place) Check(ctx context.Context, full bool) (res Checked, err error) {
 	const op = "check the remote"
 	p.mu.Lock()
@@ -54,15 +54,18 @@ func (p *Place) Check(ctx context.Context, full bool) (res Checked, err error) {
 		return res, err
 	}
 	res.Objects = len(want)
-	var lost []string
+	var lost forget
 	for i, problem := range problems {
 		if problem != "" {
 			res.Problems = append(res.Problems, problem)
-			lost = append(lost, want[i].packs...)
+			lost.Packs = append(lost.Packs, want[i].packs...)
+			if want[i].entry > 0 {
+				lost.Entries = append(lost.Entries, want[i].entry)
+			}
 		}
 	}
 	if res.Problems != nil {
-		err = l.write(frame{Forget: &forget{lost}})
+		err = l.write(frame{Forget: &lost})
 	}
 	return res, err
 }
@@ -74,16 +77,20 @@ type stored struct {
 	size  int64
 	sum   []byte
 	packs []string // what cannot be relied on if the object is damaged
+	entry int64    // its number, if it is an entry of the log
 }
 
-// stored returns all objects that the ledger knows of.
+// stored returns all objects that the ledger knows of, but those that are known to be damaged.
 func (l *ledger) stored(place string) (list []stored) {
 	for _, k := range l.Packs {
-		list = append(list, stored{packName(place, k.Name), "Pack " + k.Name, k.Size, k.Sum, []string{k.Name}})
+		if !k.Bad {
+			list = append(list, stored{packName(place, k.Name), "Pack " + k.Name, k.Size, k.Sum, []string{k.Name}, 0})
+		}
 	}
 	for _, e := range l.Entries {
-		// nobody else says what is in its packs
-		list = append(list, stored{logName(place, e.Seq), fmt.Sprintf("Entry %d of the log", e.Seq), e.Size, e.Sum, e.Packs})
+		if !e.Bad { // nobody else says what is in its packs
+			list = append(list, stored{logName(place, e.Seq), fmt.Sprintf("Entry %d of the log", e.Seq), e.Size, e.Sum, e.Packs, e.Seq})
+		}
 	}
 	return list
 }

@@ -214,6 +214,18 @@ func testCheckAndMend(t *testing.T, s servers) {
 		for _, id := range ids {
 			must(t, h.fetch(hist, id))
 		}
+		stored := len(server.Objects(t))
+		if res, err = h.place.Check(t.Context(), true); err != nil || len(res.Problems) > 0 {
+			t.Errorf("round %d: %s was sent again, and still is a problem: %+v, %v", round, path, res, err)
+		}
+		for _, id := range ids {
+			if res, err := h.place.Push(t.Context(), h.store, h.recorded(id)); err != nil || !res.Already {
+				t.Errorf("round %d: %s is sent again after a check that found nothing new: %v", round, id, err)
+			}
+		}
+		if n := len(server.Objects(t)); n != stored {
+			t.Errorf("round %d: the check and the pushes after it left %d objects of %d", round, n, stored)
+		}
 		h = h.moved(server) // damage stays in a log: go on at another place
 		for _, id := range ids {
 			_, err := h.place.Push(t.Context(), h.store, h.recorded(id))

@@ -74,6 +74,7 @@ type logged struct {
 	Sum   []byte   `json:"sum"`
 	Size  int64    `json:"size"`
 	Packs []string `json:"packs,omitempty"` // the names of those that it says are there
+	Bad   bool     `json:"bad,omitempty"`   // the entry is damaged
 }
 
 // Sent is a checkpoint that an entry of the log holds.
@@ -120,9 +121,10 @@ type frame struct {
 	Swept  bool    `json:"swept,omitempty"` // the garbage was deleted
 }
 
-// forget says that these packs cannot be relied on, nor any checkpoint that was sent.
+// forget says that these packs and entries of the log cannot be relied on, nor any checkpoint that was sent.
 type forget struct {
-	Packs []string `json:"packs"`
+	Packs   []string `json:"packs"`
+	Entries []int64  `json:"entries,omitempty"`
 }
 
 // reset forgets all packs. The next entry has the number Next.
@@ -264,7 +266,7 @@ func (l *ledger) apply(fr frame) error {
 	case fr.Lost != nil:
 		l.lost = fr.Lost
 	case fr.Forget != nil:
-		return l.forget(fr.Forget.Packs)
+		return l.forget(fr.Forget)
 	case fr.Swept:
 		l.Garbage = nil
 	}
@@ -322,10 +324,14 @@ func (l *ledger) wrote(sum []byte) error {
 
 // forget applies a forget. All nodes are forgotten: objects below them may be in one of the packs. So the next push of each
 // checkpoint looks at all of it, and sends what is not known to be elsewhere.
-func (l *ledger) forget(packs []string) error {
+func (l *ledger) forget(f *forget) error {
+	for i := range l.Entries {
+		e := &l.Entries[i]
+		e.Bad = e.Bad || slices.Contains(f.Entries, e.Seq)
+	}
 	for i := range l.Packs {
 		k := &l.Packs[i]
-		k.Bad = k.Bad || slices.Contains(packs, k.Name)
+		k.Bad = k.Bad || slices.Contains(f.Packs, k.Name)
 		k.Dead = bytes.Repeat([]byte{0xff}, len(k.Index)/(8*len(snap.Hash{}))+1) // more bits than it has objects
 	}
 	for i := range l.Sent {
@@ -346,9 +352,16 @@ func (l *ledger) intentOf(sum []byte) *intent {
 // status returns what the ledger says of the place.
 func (l *ledger) status() (s Status) {
 	s = Status{Lost: l.lost, Packs: len(l.Packs)}
+	whole := map[string]bool{}
 	for _, c := range l.Sent {
 		if !c.Doubt {
 			s.Sent = append(s.Sent, c)
+			whole[c.ID] = true
+		}
+	}
+	for _, c := range l.Sent {
+		if c.Doubt && !whole[c.ID] {
+			s.Doubtful = append(s.Doubtful, c)
 		}
 	}
 	for _, k := range l.Packs {

@@ -257,10 +257,11 @@ func (p *Place) TakeOver(ctx context.Context) (err error) {
 
 // Status is what the ledger knows.
 type Status struct {
-	Sent  []Sent // oldest first
-	Lost  *Lost
-	Packs int
-	Bytes int64 // of the objects that this host stored since it took the place
+	Sent     []Sent // oldest first
+	Doubtful []Sent // those that may be damaged since, and were not sent again yet; oldest first
+	Lost     *Lost
+	Packs    int
+	Bytes    int64 // of the objects that this host stored since it took the place
 }
 
 // Status returns what this host knows of the place. It sends no request, and waits for none: a push may be under way.

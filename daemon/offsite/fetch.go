@@ -188,14 +188,16 @@ func (s *Service) elsewhere(ctx context.Context, id ipc.AppID) ([]ipc.Checkpoint
 	for _, cp := range here {
 		known[cp.ID] = true
 	}
-	var gone []ipc.Checkpoint
+	var whole, doubtful, gone []ipc.Checkpoint
 	for _, t := range s.of(id) {
-		for _, about := range t.described() {
-			if cp := about.Checkpoint; !known[cp.ID] {
-				known[cp.ID] = true
-				cp.Location, cp.SizeBytes = ipc.LocationRemote, 0
-				gone = append(gone, cp)
-			}
+		w, d := t.described()
+		whole, doubtful = append(whole, w...), append(doubtful, d...)
+	}
+	for _, cp := range append(whole, doubtful...) { // one that is whole on some remote counts as whole
+		if !known[cp.ID] {
+			known[cp.ID] = true
+			cp.Location, cp.SizeBytes = ipc.LocationRemote, 0
+			gone = append(gone, cp)
 		}
 	}
 	slices.SortStableFunc(gone, func(a, b ipc.Checkpoint) int { return b.CreatedAt.Compare(a.CreatedAt) })

@@ -219,7 +219,8 @@ func (s *Service) queue(ctx context.Context, a *app.App, t *target) ([]store.Che
 		if _, failed := t.unread[cp.ID]; !failed { // else another one of the day goes as well
 			days[day(cp.CreatedAt)] = true
 		}
-		due := slices.Contains(t.rec.Wanted, cp.ID)
+		_, due := t.sent[cp.ID] // a checkpoint that was sent and is in doubt is sent again, whoever asked for it then
+		due = due || slices.Contains(t.rec.Wanted, cp.ID)
 		switch a.Rec().Remoting.Auto {
 		case ipc.RemoteAll:
 			due = due || !cp.CalledOff // that of a rollback under way is sent when it ended
@@ -511,18 +512,12 @@ func (s *Service) CheckRemote(ctx context.Context, who ipc.Caller, ref, name str
 	}
 	snap.Begin(ctx, "checking what is on "+name)
 	found, err := place.Check(ctx, full)
-	if err != nil {
-		return res, errs.Wrap(errs.Failed, op, err)
-	}
-	res.Objects, res.OK = found.Objects, len(found.Problems) == 0
+	err = errs.Also(err, s.review(t)) // a check that failed may have noted damage already
+	ctx = context.WithoutCancel(ctx)  // the next check does not tell of this damage again
+	res.Objects, res.OK = found.Objects, err == nil && len(found.Problems) == 0
 	res.Problems = append(res.Problems, found.Problems...)
-	if res.OK {
-		return res, nil
-	}
-	again := t.sentHere()
-	err = s.review(t)
-	if err == nil {
-		err = s.change(ctx, t, func(r *store.Remote) { r.Wanted = append(slices.Clip(r.Wanted), again...) })
+	if len(res.Problems) == 0 {
+		return res, errs.Wrap(errs.Failed, op, err)
 	}
 	s.events.WriteAudit(ctx, a.Rec(), who, "remote-check", name, fmt.Sprintf("%d problems with %d checkpoints", len(res.Problems), sent), err, res)
 	s.WakePushes()

@@ -28,8 +28,8 @@ type target struct {
 	place   *remote.Place // nil: it is not open
 	read    bool          // the ledger was read, and status, sent and days are what it says
 	status  remote.Status
-	sent    map[ipc.CheckpointID]bool
-	days    map[string]bool // days of which a checkpoint was sent
+	sent    map[ipc.CheckpointID]bool // false: it may be damaged there, and is to be sent again
+	days    map[string]bool           // days of which a checkpoint was sent
 	behind  []store.Checkpoint
 	unread  map[ipc.CheckpointID]unread // those of behind that could not be read when they were to be sent
 	sending ipc.CheckpointID
@@ -91,27 +91,24 @@ func (t *target) has(id ipc.CheckpointID) bool {
 	return t.sent[id]
 }
 
-// sentHere returns the checkpoints that the ledger says were sent, oldest first.
-func (t *target) sentHere() (ids []ipc.CheckpointID) {
+// described returns what the ledger says of the checkpoints that were sent. Those that may be damaged there say so.
+func (t *target) described() (whole, doubtful []ipc.Checkpoint) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for _, c := range t.status.Sent {
-		ids = append(ids, ipc.CheckpointID(c.ID))
-	}
-	return ids
-}
-
-// described returns what the ledger says of the checkpoints that were sent.
-func (t *target) described() (list []aboutText) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for _, c := range t.status.Sent {
+	for _, c := range slices.Concat(t.status.Sent, t.status.Doubtful) {
 		var about aboutText
-		if json.Unmarshal(c.About, &about) == nil && string(about.Checkpoint.ID) == c.ID {
-			list = append(list, about)
+		if json.Unmarshal(c.About, &about) != nil || string(about.Checkpoint.ID) != c.ID {
+			continue
 		}
+		cp := about.Checkpoint
+		if !c.Doubt {
+			whole = append(whole, cp)
+			continue
+		}
+		cp.Warnings = append(cp.Warnings, fmt.Sprintf("Part of this checkpoint may be damaged: a check of the remote %s found damage after the checkpoint was sent.", t.name))
+		doubtful = append(doubtful, cp)
 	}
-	return list
+	return whole, doubtful
 }
 
 // note takes over what the ledger says. Unless current says that nothing was added since it was read, what is known already is newer.
@@ -122,6 +119,9 @@ func (t *target) note(s remote.Status, current bool) {
 		return
 	}
 	t.read, t.status, t.sent, t.days = true, s, map[ipc.CheckpointID]bool{}, map[string]bool{}
+	for _, c := range s.Doubtful {
+		t.sent[ipc.CheckpointID(c.ID)] = false
+	}
 	for _, c := range s.Sent {
 		t.sent[ipc.CheckpointID(c.ID)] = true
 		var about aboutText
