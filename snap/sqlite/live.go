@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mulligan/errs"
+	"mulligan/failpoint"
 	"mulligan/snap/beneath"
 )
 
@@ -24,6 +25,7 @@ type live struct {
 	position  string
 	identity  identity
 	warnings  []string
+	failpoint failpoint.Hook
 }
 
 // openLive opens and locks the live database. It waits for other users up to the configured time. If
@@ -41,7 +43,7 @@ func (d *Driver) openLive(ctx context.Context, alone bool) (*live, error) {
 }
 
 func (d *Driver) tryOpen(alone bool) (*live, error) {
-	l := &live{}
+	l := &live{failpoint: d.cfg.Failpoint}
 	if err := l.open(d.cfg, alone); err != nil {
 		return nil, errors.Join(err, l.close())
 	}
@@ -137,11 +139,9 @@ func (l *live) read(alone bool) error {
 			return &lockedError{l.db.Name(), pid}
 		}
 	}
-	if err := unix.Fstat(int(l.db.Fd()), &l.stat); err != nil {
+	if err := l.measure(); err != nil {
 		return err
 	}
-	l.image = image{file: l.db, size: l.stat.Size}
-	l.identity.DB = newFileID(l.stat)
 	if l.stat.Nlink > 1 {
 		l.warnings = append(l.warnings, "The database has several hard links; a restore breaks them.")
 	}
@@ -165,6 +165,16 @@ func (l *live) read(alone bool) error {
 		return err
 	}
 	return l.bounded()
+}
+
+// measure takes the size and the identity of the database file.
+func (l *live) measure() error {
+	if err := unix.Fstat(int(l.db.Fd()), &l.stat); err != nil {
+		return err
+	}
+	l.image.file, l.image.size = l.db, l.stat.Size
+	l.identity.DB = newFileID(l.stat)
+	return nil
 }
 
 // Limits of how much larger than its allocated disk space a database may be: a log of a few bytes can
@@ -237,7 +247,13 @@ func (l *live) readLog(logged, alone bool) error {
 		}
 	}
 	if !alone {
+		if err := l.failpoint.At("log: hold still"); err != nil {
+			return err
+		}
 		if err := l.holdStill(); err != nil {
+			return err
+		}
+		if err := l.measure(); err != nil { // until now, a checkpoint could write to the database file
 			return err
 		}
 	}
