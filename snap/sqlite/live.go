@@ -257,8 +257,11 @@ func (l *live) readLog(logged, alone bool) error {
 			return err
 		}
 	}
-	f, size, err := l.beside("-wal")
+	f, _, err := l.beside("-wal")
 	if f == nil || err != nil {
+		return err
+	}
+	if err := l.failpoint.At("log: measure"); err != nil {
 		return err
 	}
 	var st unix.Stat_t
@@ -266,7 +269,7 @@ func (l *live) readLog(logged, alone bool) error {
 		return err
 	}
 	l.identity.Log = newFileID(st)
-	if l.wal, err = readWAL(f, size); err != nil {
+	if l.wal, err = readWAL(f, st.Size); err != nil {
 		return err
 	}
 	if l.wal != nil {

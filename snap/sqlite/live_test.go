@@ -11,10 +11,13 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"mulligan/snap"
 	"mulligan/snap/cas"
 	"mulligan/snap/filetime"
 	"mulligan/snap/snaptest"
+	"mulligan/testkit"
 )
 
 // write is a process that writes without pause. Each transaction moves money between two tables whose sum
@@ -159,6 +162,46 @@ func TestCheckpointBeforeTheLock(t *testing.T) {
 	check(t, db.QueryRow("SELECT count(*) FROM grown").Scan(&grown))
 	if grown != writes || writes == 0 {
 		t.Errorf("the capture has %d rows of the %d that were written before the lock", grown, writes)
+	}
+}
+
+// TestCommitWhileTheLogIsMeasured: a transaction that is appended to the log while a capture measures it is in the capture, or the base is stale.
+func TestCommitWhileTheLogIsMeasured(t *testing.T) {
+	holder, writer := startClient(t), startClient(t)
+	s := newSubject(t, writer, "WAL")
+	writer.do(t, order{Path: s.path(), SQL: []string{
+		"PRAGMA journal_mode=WAL", "CREATE TABLE n(n INT)", "INSERT INTO n VALUES(0)",
+		fmt.Sprintf("INSERT INTO kv(v) VALUES(randomblob(%d))", 2*mapCheck), // from this size on, the files' identity is believed
+	}})
+	holder.do(t, order{Path: s.path(), Hold: true, SQL: []string{"SELECT count(*) FROM n"}})
+	s.awaitReliableTimes(t)
+	writes := 0
+	s.cfg.Failpoint = func(step string) error {
+		if step != "log: measure" || writes > 0 {
+			return nil
+		}
+		writes++
+		writer.do(t, order{Path: s.path(), SQL: []string{"UPDATE n SET n = 1"}})
+		testkit.Eventually(t, "the log's times can be told from a later write's", func() bool {
+			var st unix.Stat_t
+			check(t, unix.Stat(s.path()+"-wal", &st))
+			return newFileID(st).Distinct
+		})
+		return nil
+	}
+	s.Reopen(t)
+	_, err := s.capture(t, "db-1")
+	check(t, err)
+	sw, err := s.driver.Prepare(t.Context(), snap.RestoreRequest{ID: "op-1", Target: "db-1", Base: "db-1"})
+	check(t, err)
+	stale, err := sw.Stale(t.Context())
+	check(t, err)
+	db := open(contentOf(t, s, "db-1"))
+	defer db.Close()
+	var n int
+	check(t, db.QueryRow("SELECT n FROM n").Scan(&n))
+	if writes != 1 || n != 1 && !stale {
+		t.Errorf("%d transactions were written, the capture has n = %d, and it is stale: %v", writes, n, stale)
 	}
 }
 
