@@ -3,6 +3,7 @@ package mysql
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -66,6 +67,66 @@ func crashSubject(t *testing.T, do string, srv *server) (s *subject, target, bas
 
 func TestKilledAtEachStep(t *testing.T) {
 	snaptest.RunCrashes(t, func(t *testing.T) snaptest.Crashable { return crashing{newSubject(t, sharedServer(t))} })
+}
+
+// TestWrittenSinceTheCrash: what is written to tables that a daemon which died was about to exchange is not lost when the next one goes on.
+func TestWrittenSinceTheCrash(t *testing.T) {
+	for name, write := range map[string]struct{ sql, look, want string }{
+		"row":        {"INSERT INTO loose VALUES (78, 'since')", "SELECT COUNT(*) FROM loose WHERE a = 78", "1"},
+		"table":      {"CREATE TABLE since (a INT); INSERT INTO since VALUES (78)", "SELECT a FROM since", "78"},
+		"definition": {"ALTER TABLE parent ADD COLUMN since INT DEFAULT 78", "SELECT since FROM parent LIMIT 1", "78"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, _, _ := crashSubject(t, "commit", sharedServer(t))
+			s.diesInCommit(t)
+			s.sql(t, s.db, write.sql)
+			if err := (fate{Do: "commit"}).run(s.driver); !errors.Is(err, snap.ErrChanged) {
+				t.Errorf("the next Commit did not see it: %v", err)
+			}
+			check(t, fate{Do: "undo"}.run(s.driver))
+			check(t, fate{Do: "finish"}.run(s.driver))
+			s.alone(t)
+			if got := s.sql(t, s.db, write.look); got != write.want {
+				t.Errorf("%s is %q after Undo, want %q", write.look, got, write.want)
+			}
+			if got := s.sql(t, "", "SELECT COUNT(*) FROM information_schema.triggers WHERE trigger_schema = '"+s.db+"'"); got != "2" {
+				t.Errorf("the database has %s triggers after Undo, want the base's 2", got)
+			}
+		})
+	}
+}
+
+// diesInCommit has a driver begin a Commit and die right before the exchange, and opens another.
+func (s *subject) diesInCommit(t *testing.T) {
+	t.Helper()
+	died := errors.New("the daemon died")
+	s.cfg.Failpoint = func(step string) error {
+		if step == "exchange" {
+			return died
+		}
+		return nil
+	}
+	s.reopen(t)
+	if err := (fate{Do: "commit"}).run(s.driver); !errors.Is(err, died) {
+		t.Fatalf("the first Commit was to die: %v", err)
+	}
+	s.cfg.Failpoint = nil
+	s.reopen(t)
+}
+
+// TestKeyToMissingTable: a Commit that begins anew finds the base unchanged where one of its foreign keys refers to a table that is missing.
+func TestKeyToMissingTable(t *testing.T) {
+	s := newSubject(t, sharedServer(t))
+	check(t, s.capture("db-target"))
+	target := s.dump(t, s.db)
+	s.sql(t, s.db, "SET foreign_key_checks = 0; DROP TABLE parent")
+	check(t, s.capture("db-base"))
+	check(t, fate{Do: "prepare"}.run(s.driver))
+	s.diesInCommit(t)
+	check(t, fate{Do: "commit"}.run(s.driver))
+	if s.dump(t, s.db) != target {
+		t.Error("Commit did not get to the target")
+	}
 }
 
 // crashing is a subject that a process which is killed shares.

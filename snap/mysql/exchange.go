@@ -31,7 +31,7 @@ func (s *session) names(ctx context.Context, db string) (tables, triggers []stri
 type move struct {
 	from, away string
 	want       *stored  // the state of the live database after the move
-	base       *state   // the state that the live tables must have when they move; nil: any
+	base       *state   // the state that the tables which move away must have; nil: any
 	drop       []string // live tables that are dropped first
 	lock       func(ctx context.Context, s *session) error
 }
@@ -113,8 +113,11 @@ func (d *Driver) move(ctx context.Context, s, holder *session, m move, begin fun
 		}
 	}
 	rename, triggers, err := m.statement(ctx, s)
-	if err != nil || rename == "" {
+	if err != nil {
 		return err
+	}
+	if rename == "" { // an earlier process renamed the tables, and perhaps did not compare them
+		return s.late(ctx, m, "")
 	}
 	for _, t := range triggers {
 		if err := holder.exec(ctx, "DROP TRIGGER IF EXISTS "+in(s.db, t)); err != nil {
@@ -125,7 +128,10 @@ func (d *Driver) move(ctx context.Context, s, holder *session, m move, begin fun
 		return err
 	}
 	if holder == s {
-		return s.exec(ctx, rename)
+		if err := s.exec(ctx, rename); err != nil {
+			return err
+		}
+		return s.late(ctx, m, "")
 	}
 	before, err := holder.counters(ctx)
 	if err != nil {
@@ -140,23 +146,40 @@ func (d *Driver) move(ctx context.Context, s, holder *session, m move, begin fun
 // errLate means that a table was written to between the last comparison and the exchange.
 var errLate = errors.New("a table was written to at the last moment")
 
-// late returns errLate if a write that waited for the locks was executed before the rename, which is possible because RENAME
-// TABLE waits for one table after the other. If the server counted no write, there was none. Otherwise late reads the tables
-// that were moved away.
+// late returns errLate if a table that was moved away is not the base's. A write that waited for the locks may have been executed
+// before the rename, because RENAME TABLE waits for one table after the other; if the server's counts are still those in before,
+// there was none. And clients may have written since the crash of a process that had begun the move. A table that is missing is no
+// loss, because the base has it.
 func (s *session) late(ctx context.Context, m move, before string) error {
-	after, err := s.counters(ctx)
+	if m.base == nil {
+		return nil
+	}
+	if before != "" {
+		after, err := s.counters(ctx)
+		if err != nil || before == after {
+			return err
+		}
+	}
+	tables, _, err := s.names(ctx, m.away)
 	if err != nil {
 		return err
 	}
-	if before != "" && before == after {
-		return nil
+	definition := func(t *table) string { // in a table that was moved, a foreign key to a missing table names the live database
+		return strings.ReplaceAll(nextNumber.ReplaceAllString(t.Create, ""), quote(s.db)+".", "")
 	}
-	for _, want := range m.base.Tables {
-		now := want
+	for _, name := range tables {
+		want := m.base.table(name)
+		if want == nil {
+			return errLate
+		}
+		now := table{Name: name, Sequence: want.Sequence, Engine: want.Engine}
+		if err := s.describe(ctx, m.away, &now); err != nil {
+			return err
+		}
 		if _, err := s.readRows(ctx, m.away, &now, nil); err != nil {
 			return err
 		}
-		if now.Digest != want.Digest {
+		if definition(&now) != definition(want) || now.Digest != want.Digest {
 			return errLate
 		}
 	}
