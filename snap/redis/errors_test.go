@@ -203,6 +203,46 @@ func TestWriteAtTheLastMoment(t *testing.T) {
 	s.alone(t)
 }
 
+// TestSnapshotUnderWay: a capture has what was written before it began, although the server is at work on an older snapshot for another replica.
+func TestSnapshotUnderWay(t *testing.T) {
+	s := newSubject(t)
+	check(t, s.db.ConfigSet(t.Context(), "rdb-key-save-delay", "100000").Err()) // microseconds: the snapshot takes seconds
+	first := make(chan error, 1)
+	go func() { first <- s.capture("db-1") }()
+	saves := func() bool {
+		return strings.Contains(s.db.Info(t.Context(), "replication").Val(), "state=wait_bgsave") &&
+			strings.Contains(s.db.Info(t.Context(), "persistence").Val(), "rdb_bgsave_in_progress:1")
+	}
+	testkit.Eventually(t, "the server writes the first snapshot", saves)
+	check(t, s.db.Set(t.Context(), "meanwhile", "x", 0).Err())
+	cfg, underWay := s.cfg, false
+	cfg.Name, cfg.StateDir = "other", filepath.Join(testkit.TempDir(t), "state")
+	cfg.Failpoint = func(step string) error {
+		if step == "capture: read" {
+			underWay = saves()
+			return s.db.ConfigSet(context.Background(), "rdb-key-save-delay", "0").Err()
+		}
+		return nil
+	}
+	other, err := New(cfg)
+	check(t, err)
+	_, err = other.Capture(t.Context(), snap.CaptureRequest{ID: "db-2"})
+	check(t, err)
+	check(t, <-first)
+	root, err := cfg.Store.Root(other.records.SnapshotRoot("db-2"))
+	check(t, err)
+	found := false
+	stored, err := other.scanStored(t.Context(), root, func(i item) error {
+		found = found || string(i.key) == "meanwhile"
+		return nil
+	})
+	check(t, err)
+	stored.close()
+	if !underWay || !found {
+		t.Errorf("the first snapshot was under way: %v; the second capture has the key that was set before it: %v", underWay, found)
+	}
+}
+
 // What has expired since does not come back, and is no mismatch.
 func TestExpired(t *testing.T) {
 	s := newSubject(t)

@@ -2,6 +2,7 @@ package redis
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"strconv"
@@ -19,9 +20,22 @@ type summary struct {
 	scanned *scanned
 }
 
-// read requests a snapshot from the server as a replica does, copies it to w, and calls each for its keys. The server forks at
-// once; at is the position of that moment. The caller must close the result's scanned.
+// errOlder means that the server sends a snapshot that it began before it was asked.
+var errOlder = errs.New(errs.Busy, "", "the server sends older snapshots to other replicas all the time").WithHint("try again later")
+
+// read requests a snapshot from the server as a replica does, copies it to w, and calls each for its keys. The snapshot is of a
+// moment during the call; at is the position of that moment. The caller must close the result's scanned.
 func (d *Driver) read(ctx context.Context, w io.Writer, each func(item) error) (s summary, err error) {
+	for range tries {
+		if s, err = d.readOnce(ctx, w, each); !errors.Is(err, errOlder) {
+			break
+		}
+	}
+	return s, err
+}
+
+// readOnce is read, but returns errOlder, before anything is copied, if the server was at work on a snapshot for another replica.
+func (d *Driver) readOnce(ctx context.Context, w io.Writer, each func(item) error) (s summary, err error) {
 	c, err := d.dial(ctx)
 	if err != nil {
 		return s, err
@@ -51,13 +65,18 @@ func (d *Driver) read(ctx context.Context, w io.Writer, each func(item) error) (
 
 // fullSync starts a replication from the beginning and returns the size of the snapshot, which follows on the connection, and
 // its position. It does not announce support for snapshots of unknown size (capa eof), because servers would then wait for more
-// replicas first.
+// replicas first. A server that is writing a snapshot for another replica answers with that one. Then fullSync waits until it is
+// written, so that the next try gets another, and returns errOlder.
 func (c *conn) fullSync() (size int64, at position, err error) {
 	// A server that supports rdb-only sends no commands after the snapshot. Other servers answer with an error.
 	if _, err := c.do("REPLCONF", "rdb-only", "1"); err != nil {
 		if _, ok := err.(serverError); !ok {
 			return 0, at, err
 		}
+	}
+	now, err := c.position()
+	if err != nil {
+		return 0, at, err
 	}
 	if err := c.send("PSYNC", "?", "-1"); err != nil {
 		return 0, at, err
@@ -82,6 +101,9 @@ func (c *conn) fullSync() (size int64, at position, err error) {
 	size, err = strconv.ParseInt(strings.TrimPrefix(head, "$"), 10, 64)
 	if err != nil || size < 0 {
 		return 0, at, errProtocol
+	}
+	if at.ID == now.ID && at.Offset < now.Offset {
+		return 0, at, errOlder
 	}
 	return size, at, nil
 }
