@@ -18,6 +18,7 @@ import (
 	"mulligan/privsep"
 	"mulligan/snap"
 	"mulligan/snap/cas"
+	"mulligan/snap/snaptest"
 	"mulligan/testkit"
 )
 
@@ -176,6 +177,51 @@ func TestServerDiskFull(t *testing.T) {
 		t.Errorf("Undo of a Commit that changed nothing took back a write: %q %v", got, err)
 	}
 	s.alone(t)
+}
+
+// TestAppendOnlyDiskFull: a restore waits for the append-only file that the server writes of the loaded data. It fails if that cannot be written, and
+// not because an earlier one could not.
+func TestAppendOnlyDiskFull(t *testing.T) {
+	restore := func(t *testing.T, between func(s *subject, filler string)) (s *subject, target string, err error) {
+		t.Helper()
+		dir := tiny(t, 16<<20)
+		s = newSubject(t, "--dir", dir, "--hz", "10", "--appendonly", "yes", "--aof-use-rdb-preamble", "no") // so that the file is larger than the compressed snapshot
+		check(t, s.db.Set(t.Context(), "large", strings.Repeat("a", 4<<20), 0).Err())
+		check(t, s.capture("db-target"))
+		target = s.digest(t)
+		check(t, s.db.Del(t.Context(), "large").Err())
+		check(t, s.capture("db-base"))
+		check(t, fate{Do: "prepare"}.run(s.driver))
+		fill(t, dir)
+		between(s, filepath.Join(dir, "filler"))
+		ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
+		defer cancel()
+		return s, target, snaptest.Do(ctx, s.driver, "commit")
+	}
+	t.Run("before", func(t *testing.T) {
+		s, target, err := restore(t, func(s *subject, filler string) {
+			testkit.Eventually(t, "the server cannot write its append-only file", func() bool {
+				s.db.BgRewriteAOF(t.Context()) // refused while one is written
+				return strings.Contains(s.db.Info(t.Context(), "persistence").Val(), "aof_last_bgrewrite_status:err")
+			})
+			check(t, os.Remove(filler))
+		})
+		check(t, err)
+		if s.digest(t) != target {
+			t.Error("Commit did not get to the target")
+		}
+	})
+	t.Run("then", func(t *testing.T) {
+		_, _, err := restore(t, func(_ *subject, filler string) {
+			info, err := os.Stat(filler)
+			check(t, err)
+			check(t, os.Truncate(filler, info.Size()-1<<20)) // room for the snapshot, and not for the append-only file
+		})
+		refuses(t, err, errs.Failed)
+		if err == nil || !strings.Contains(err.Error(), "append-only") {
+			t.Errorf("the error does not name the append-only file: %v", err)
+		}
+	})
 }
 
 // A write between the last look and the switch is noticed by the server's own word.

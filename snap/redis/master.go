@@ -232,14 +232,17 @@ func (d *Driver) awaitPersisted(ctx context.Context) error {
 	if err := c.saveIfNeeded(); err != nil {
 		return err
 	}
-	for {
+	for rewriting := false; ; {
 		p, err := c.info("persistence")
 		if err != nil {
 			return err
 		}
-		busy := p["aof_rewrite_in_progress"] == "1" || p["aof_rewrite_scheduled"] == "1" || p["rdb_bgsave_in_progress"] == "1"
+		was := rewriting
+		rewriting = p["aof_rewrite_in_progress"] == "1"
+		busy := rewriting || p["aof_rewrite_scheduled"] == "1" || p["rdb_bgsave_in_progress"] == "1"
+		failed := p["aof_enabled"] == "1" && p["aof_last_bgrewrite_status"] != "ok"
 		switch {
-		case p["aof_enabled"] == "1" && p["aof_last_bgrewrite_status"] != "ok":
+		case failed && !rewriting && (was || !busy): // until a rewrite has ended, the status is an earlier one's; after a failure, the next is scheduled
 			return errs.New(errs.Failed, "", "the server cannot write its append-only file").WithHint("look into the server's log: is its disk full?")
 		case !busy:
 			return nil
