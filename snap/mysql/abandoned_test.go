@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"mulligan/snap"
+	"mulligan/testkit"
 )
 
 // The server ends what a daemon that stands still has begun when all tables are locked: the app can change its tables, and the exchange fails.
@@ -34,4 +35,22 @@ func TestAbandoned(t *testing.T) {
 	}
 	s.cfg.Failpoint = nil
 	s.sql(t, s.db, "SELECT added FROM parent")
+}
+
+// TestNotAbandoned: a session is not abandoned while the daemon digests the rows of a large table without a key.
+func TestNotAbandoned(t *testing.T) {
+	s := newSubject(t, sharedServer(t))
+	s.driver.abandoned = time.Second
+	digested := 0
+	s.driver.digesting = func() {
+		if digested++; digested > 1 {
+			return
+		}
+		began := time.Now()
+		testkit.Eventually(t, "the server would have ended a silent session", func() bool { return time.Since(began) > 3*s.driver.abandoned })
+	}
+	check(t, s.capture("db-1"))
+	if digested == 0 {
+		t.Error("no table was digested")
+	}
 }

@@ -50,6 +50,7 @@ type Driver struct {
 	proved  proof // the newest reading of the live state by this process
 
 	abandoned time.Duration // abandonedAfter, but in tests
+	digesting func()        // for tests: called before the rows of a table without a key are digested
 }
 
 // proof is the state that the live one certainly has while the server's log stays at the same position.

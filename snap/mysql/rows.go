@@ -206,7 +206,7 @@ func (t *table) query(db string) string {
 
 // readRows reads a table's rows from db into t and, unless b is nil, into b. It returns the node of the rows.
 func (s *session) readRows(ctx context.Context, db string, t *table, b *cas.Batch) (node cas.Hash, err error) {
-	r := newRows(t, b, s.dir)
+	r := newRows(t, b, s.d.cfg.StateDir)
 	defer r.close()
 	columns := max(1, len(t.Columns))
 	err = s.during(ctx, func() error {
@@ -221,7 +221,14 @@ func (s *session) readRows(ctx context.Context, db string, t *table, b *cas.Batc
 		return node, err
 	}
 	t.Rows = r.n
-	if t.Digest, err = r.digest(); err != nil {
+	err = s.awake(ctx, func() (err error) { // the rows of a very large table without a key take minutes to be sorted
+		if s.d.digesting != nil && !r.keyed {
+			s.d.digesting()
+		}
+		t.Digest, err = r.digest()
+		return err
+	})
+	if err != nil {
 		return node, err
 	}
 	if b != nil {

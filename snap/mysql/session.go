@@ -21,12 +21,12 @@ import (
 // names and definitions are UTF-8.
 type session struct {
 	*wire
+	d      *Driver
 	id     string
 	db     string
-	dir    string // for data sorted on disk
-	maria  bool   // the server is MariaDB
-	locked bool   // it has locks on the tables that it reads, instead of a snapshot
-	kept   kept   // size of the definitions that are being read
+	maria  bool // the server is MariaDB
+	locked bool // it has locks on the tables that it reads, instead of a snapshot
+	kept   kept // size of the definitions that are being read
 }
 
 // settings override the server's settings that influence reading and writing.
@@ -45,7 +45,7 @@ func (d *Driver) connect(ctx context.Context) (*session, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &session{wire: w, db: d.login.db, dir: d.cfg.StateDir}
+	s := &session{wire: w, d: d, db: d.login.db}
 	if err := s.set(ctx, max(1, int(d.cfg.BusyTimeout.Seconds()))); err != nil {
 		s.end()
 		return nil, err
@@ -85,6 +85,24 @@ const abandonedAfter = 2 * time.Minute
 // limit has the server end the session if it says nothing for d.abandoned.
 func (d *Driver) limit(ctx context.Context, s *session) error {
 	return s.exec(ctx, fmt.Sprint("SET SESSION wait_timeout = ", int(d.abandoned.Seconds())))
+}
+
+// awake calls f, which does not use the session, and lets the server know meanwhile that the session is not abandoned.
+func (s *session) awake(ctx context.Context, f func() error) (err error) {
+	done := make(chan error, 1)
+	go func() { done <- f() }()
+	tick := time.NewTicker(s.d.abandoned / 6)
+	defer tick.Stop()
+	for {
+		select {
+		case e := <-done:
+			return errs.Also(e, err)
+		case <-tick.C:
+			if err == nil {
+				err = s.exec(ctx, "DO 0")
+			}
+		}
+	}
 }
 
 // end ends the session and rolls back its transaction.
