@@ -171,7 +171,7 @@ func TestCommitWhileTheLogIsMeasured(t *testing.T) {
 	s := newSubject(t, writer, "WAL")
 	writer.do(t, order{Path: s.path(), SQL: []string{
 		"PRAGMA journal_mode=WAL", "CREATE TABLE n(n INT)", "INSERT INTO n VALUES(0)",
-		fmt.Sprintf("INSERT INTO kv(v) VALUES(randomblob(%d))", 2*mapCheck), // from this size on, the files' identity is believed
+		fmt.Sprintf("INSERT INTO kv(v) VALUES(randomblob(%d))", mapCheck), // from this size on, the files' identity is believed
 	}})
 	holder.do(t, order{Path: s.path(), Hold: true, SQL: []string{"SELECT count(*) FROM n"}})
 	s.awaitReliableTimes(t)
