@@ -83,6 +83,7 @@ func TestPages(t *testing.T) {
 		testPageAfterRestart,
 		testPageOfThousands,
 		testPageLateAnswers,
+		testPageClosedDialogs,
 	)
 }
 

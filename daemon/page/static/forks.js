@@ -1,8 +1,8 @@
 // Forks, as branches of the timeline: each below the checkpoint that it began with.
 
 import { api } from "./api.js";
-import { h, fill, name, shown, count, notice, say, trouble } from "./dom.js";
-import { dialog, menu } from "./layers.js";
+import { h, fill, name, shown, count, say, trouble } from "./dom.js";
+import { dialog, failed, menu } from "./layers.js";
 import { titled } from "./names.js";
 import { brief } from "./changes.js";
 import { would, receipt, ended } from "./rollback.js";
@@ -40,7 +40,7 @@ function host(app, port) {
 
 // forkDialog makes a fork of a checkpoint, or of the present state.
 export function forkDialog(view, cp) {
-  dialog("Fork", (body, close) => {
+  dialog("Fork", (body, close, box) => {
     const called = h("input", { type: "text", id: "fork-name", maxlength: 32, autocomplete: "off", autofocus: true, pattern: "[a-z0-9][a-z0-9\\-]*" });
     const out = h("div", {});
     const go = h("button", { type: "submit", class: "primary" }, "Make a fork");
@@ -54,8 +54,7 @@ export function forkDialog(view, cp) {
         say(`Fork ${forks[0].fork.name} is there.`);
         view.reload();
       } catch (err) {
-        go.disabled = false;
-        fill(out, trouble(err));
+        failed(box, out, go, err);
       }
     } },
     h("p", {}, "A second, running copy of ", h("strong", {}, name(view.app.slug, "")), " as it ", cp ? ["was at ", titled(cp)] : "is now",
@@ -88,11 +87,11 @@ function keepDialog(view, app) {
     box.classList.add("wide");
     const out = h("div", { class: "preview" }, h("p", { class: "quiet", role: "status" }, "Looking what would change…"));
     const go = h("button", { type: "button", class: "primary", disabled: true }, "Keep");
-    const failed = (err) => fill(out, trouble(err));
     fill(body, h("p", {}, "Take ", h("strong", {}, name(view.app.slug, "")), " to the state of fork ", h("strong", {}, name(app.fork.name, "")),
       ", and drop the fork. The state that the app has now is kept as a safety checkpoint first: this can be taken back."),
     out, h("p", { class: "row end" }, h("button", { type: "button", onclick: close }, "Cancel"), go));
-    api.keep(view.app.slug, app.fork.name, { dry_run: true }).then((res) => { fill(out, would(res, "How the app differs from the fork")); go.disabled = false; }, failed);
+    api.keep(view.app.slug, app.fork.name, { dry_run: true }).then((res) => { fill(out, would(res, "How the app differs from the fork")); go.disabled = false; },
+      (err) => fill(out, trouble(err)));
     go.addEventListener("click", async () => {
       go.disabled = true;
       fill(out, h("p", { class: "quiet", role: "status" }, "Keeping it…"));
@@ -102,15 +101,14 @@ function keepDialog(view, app) {
         if (!box.open) return ended(`Keep fork ${app.fork.name}`, res);
         fill(body, receipt({ app: view.app, reload: view.reload, body, close, box }, res));
       } catch (err) {
-        if (box.open) failed(err);
-        else notice(`Keep fork ${app.fork.name}: ${err.message}`, true, err.hint);
+        failed(box, out, go, err);
       }
     });
   });
 }
 
 function dropDialog(view, app) {
-  dialog(`Drop fork ${app.fork.name}`, (body, close) => {
+  dialog(`Drop fork ${app.fork.name}`, (body, close, box) => {
     const out = h("div", {});
     const go = h("button", { type: "button", class: "danger", onclick: async () => {
       go.disabled = true;
@@ -120,8 +118,7 @@ function dropDialog(view, app) {
         say("Dropped.");
         view.reload();
       } catch (err) {
-        go.disabled = false;
-        fill(out, trouble(err));
+        failed(box, out, go, err);
       }
     } }, "Drop for good");
     body.append(h("p", {}, "Remove fork ", h("strong", {}, name(app.fork.name, "")), ", its folder ", name(app.workspace), ", its data and its checkpoints? It can't be taken back."),

@@ -2,7 +2,7 @@
 // which Escape and a click beside them close. The element that had the focus
 // gets it back.
 
-import { h } from "./dom.js";
+import { h, fill, notice, trouble } from "./dom.js";
 
 // Each open dialog has an entry of its own in the browser's history, so that
 // Back closes the dialog and does not leave the page.
@@ -47,6 +47,14 @@ export function dialog(title, build) {
   if (leaving) afterwards.push(enter);
   else enter();
   return box;
+}
+
+// failed tells why what a dialog was asked to do failed: in its part out, where go asks for it again. If the dialog was closed meanwhile, a
+// notice tells it.
+export function failed(box, out, go, err) {
+  if (!box.open) return notice(`${box.querySelector("h2").textContent}: ${err.message}`, true, err.hint);
+  fill(out, trouble(err));
+  go.disabled = false;
 }
 
 // covered tells whether a dialog or a menu is open: what lies below should not change now.

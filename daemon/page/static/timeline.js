@@ -3,7 +3,7 @@
 
 import { api } from "./api.js";
 import { h, fill, name, shown, bytes, count, time, day, say, trouble } from "./dom.js";
-import { dialog, menu, uncovered } from "./layers.js";
+import { dialog, failed, menu, uncovered } from "./layers.js";
 import { rollbackDialog, meaning } from "./rollback.js";
 import { changesDialog } from "./changes.js";
 import { learn, label, titled } from "./names.js";
@@ -359,7 +359,7 @@ const verify = (view, cp, row) => act(row, async () => {
 });
 
 function createDialog(view) {
-  dialog("Create a checkpoint", (body, close) => {
+  dialog("Create a checkpoint", (body, close, box) => {
     const notes = h("input", { type: "text", id: "notes", maxlength: 1000, autocomplete: "off", autofocus: true });
     const pinned = h("input", { type: "checkbox", id: "pinned" });
     const live = h("input", { type: "checkbox", id: "live" });
@@ -375,8 +375,7 @@ function createDialog(view) {
         say(`Checkpoint ${cp.checkpoint_id} stands.`);
         view.reload();
       } catch (err) {
-        go.disabled = false;
-        fill(out, trouble(err));
+        failed(box, out, go, err);
       }
     } },
     h("label", { for: "notes" }, "Notes"), notes,
@@ -387,7 +386,7 @@ function createDialog(view) {
 }
 
 function deleteDialog(view, cp) {
-  dialog("Delete a checkpoint", (body, close) => {
+  dialog("Delete a checkpoint", (body, close, box) => {
     const out = h("div", {});
     const go = h("button", { type: "button", class: "danger", onclick: async () => {
       go.disabled = true;
@@ -397,8 +396,7 @@ function deleteDialog(view, cp) {
         say("Deleted.");
         view.reload();
       } catch (err) {
-        go.disabled = false;
-        fill(out, trouble(err));
+        failed(box, out, go, err);
       }
     } }, "Delete for good");
     body.append(h("p", {}, "Delete ", titled(cp), "?"),
@@ -409,20 +407,19 @@ function deleteDialog(view, cp) {
 
 function pruneDialog(view) {
   const r = view.app.retention;
-  dialog("Prune", (body, close) => {
+  dialog("Prune", (body, close, box) => {
     const out = h("div", { role: "status" }, h("p", { class: "quiet" }, "Looking what would go…"));
     const go = h("button", { type: "button", class: "danger", disabled: true }, "Prune");
     body.append(h("p", {}, `Kept are pinned ones, the newest ${r.keep_last}, one a day for ${count(r.daily_days, "day")}, the newest ${r.keep_turns} of turns, and the newest ${r.keep_safety} from before rollbacks.`),
       out, h("p", { class: "row end" }, h("button", { type: "button", onclick: close }, "Cancel"), go));
-    const failed = (err) => fill(out, trouble(err));
     api.prune(view.app.slug, true).then((res) => {
       const n = res.deleted?.length ?? 0;
       fill(out, h("p", {}, n ? `${count(n, "checkpoint")} would go, ${res.kept} would stay.` : `Nothing would go: all ${res.kept} stay.`));
       go.disabled = !n;
-    }, failed);
+    }, (err) => fill(out, trouble(err)));
     go.addEventListener("click", () => {
       go.disabled = true;
-      api.prune(view.app.slug, false).then((res) => { close(); say(`${count(res.deleted?.length ?? 0, "checkpoint")} pruned.`); view.reload(); }, (err) => { go.disabled = false; failed(err); });
+      api.prune(view.app.slug, false).then((res) => { close(); say(`${count(res.deleted?.length ?? 0, "checkpoint")} pruned.`); view.reload(); }, (err) => failed(box, out, go, err));
     });
   });
 }
