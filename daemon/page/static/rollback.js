@@ -30,9 +30,11 @@ function preview(r) {
   const go = h("button", { type: "button", class: "primary", disabled: true }, r.verb);
   const wanted = () => scope.value.split("\n").map((s) => s.trim()).filter(Boolean);
   let seen = 0; // of the newest preview asked for
+  let touched = false; // whether scope was edited since then
 
   async function look() {
     const mine = ++seen;
+    touched = false;
     go.disabled = true;
     fill(out, h("p", { class: "quiet", role: "status" }, "Looking what would change…"));
     try {
@@ -44,8 +46,8 @@ function preview(r) {
       if (mine === seen) fill(out, trouble(err));
     }
   }
-  scope.addEventListener("input", () => { seen++; go.disabled = true; });
-  scope.addEventListener("change", look);
+  scope.addEventListener("input", () => { seen++; go.disabled = touched = true; });
+  scope.addEventListener("blur", () => { if (touched) look(); }); // browsers send no change event if the text became again what it was
   go.addEventListener("click", () => run(r, { scope: wanted(), reason: reason.value, on_unhealthy: undo.checked ? "undo" : "keep" }));
   fill(r.body,
     h("p", {}, `${r.verb} `, h("strong", {}, name(r.app.slug, "")), " to ", titled(r.cp),
