@@ -1,9 +1,12 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"testing"
 
+	"github.com/chromedp/cdproto/input"
+	cdpage "github.com/chromedp/cdproto/page"
 	"github.com/chromedp/chromedp"
 
 	"mulligan/ipc"
@@ -18,8 +21,10 @@ const refusal = `(() => {
 		if (!now || now.asked || options?.method !== now.method || !now.path.test(path)) return real(path, options);
 		now.asked = true;
 		await now.end.promise;
-		setTimeout(() => { now.told = true; }); // once the page has made of the answer what it makes of it
-		return new Response(JSON.stringify({ error: { kind: "failed", message: "the disk is full", hint: "make room on it" } }), { status: 500 });
+		return { ok: false, status: 500, json: async () => {
+			setTimeout(() => { now.told = true; }); // once the page has made of the answer what it makes of it
+			return { error: { kind: "failed", message: "the disk is full", hint: "make room on it" } };
+		} };
 	};
 })()`
 
@@ -84,4 +89,75 @@ func testPageClosedDialogs(t *testing.T) {
 		b.click("#ended button", "✕")
 		b.gone("#ended .notice")
 	}
+}
+
+// testPageFailures has what the timeline asks for fail: the page says so, and goes on, by itself or when it is asked again. What is no longer
+// wanted fails unseen.
+func testPageFailures(t *testing.T) {
+	t.Parallel()
+	d := startDaemon(t)
+	a := newApp(t, d, 5)
+	a.create()
+	b := newBrowser(t)
+	b.do(chromedp.ActionFunc(func(ctx context.Context) error {
+		_, err := cdpage.AddScriptToEvaluateOnNewDocument(thousands + ";" + refusal).Do(ctx)
+		return err
+	}), chromedp.Navigate(ask[ipc.UILink](d, "ui", "--print").URL))
+	b.see(".cp .note", "note 3000")
+	rows := func(n int) {
+		b.t.Helper()
+		b.until(fmt.Sprint(n, " rows, and no trouble"), fmt.Sprintf(`document.querySelectorAll(".cp").length === %d && !document.querySelector(".view [role=alert]")`, n))
+	}
+
+	// A kind is chosen, which is the same checkpoints here.
+	b.refuse("GET", "trigger=deploy")
+	b.click(".filters label", "Deploys")
+	b.refused()
+	b.see(".view [role=alert]", "the disk is full")
+	b.gone(".cp")
+	b.until("the kinds and the search to stay", `document.querySelector("#search").checkVisibility()`)
+	d.must("create", "--app", "shop", "--notes", "afterwards", "--quiesce", "none")
+	b.see(".cp .note", "afterwards")
+	rows(200)
+	b.refuse("GET", "trigger=manual")
+	b.click(".filters label", "Manual")
+	b.refused()
+	b.click(".view button", "Try again")
+	rows(200)
+	b.refuse("GET", "trigger=agent")
+	b.click(".filters label", "Turns")
+	b.until("the request", "refused.asked")
+	b.do(chromedp.Evaluate(`document.querySelector(".now").old = true; 0`, nil))
+	b.click(".filters label", "All")
+	b.until("the kind that was chosen last", `!document.querySelector(".now").old`)
+	b.refused()
+	rows(200)
+
+	// A row is drawn anew while its checkpoint is verified.
+	newest := string(a.checkpoints()[0].ID)
+	b.refuse("POST", "/verify$")
+	b.menu("#"+newest, "Verify")
+	b.until("the request", "refused.asked")
+	d.must("pin", newest, "--app", "shop")
+	b.see("#"+newest+" .badge", "pinned")
+	b.refused()
+	b.see("#ended .notice.bad", "Verify afterwards: the disk is full")
+
+	// Older ones are asked for, and looked through.
+	b.do(chromedp.Evaluate(matching("button", "Show older")+".focus(); 0", nil))
+	b.refuse("GET", "before=")
+	b.press("\r")
+	b.refused()
+	b.see(".view [role=alert]", "the disk is full")
+	b.until("the way to try again to have the focus", `document.activeElement.textContent === "Try again"`)
+	b.press("\r")
+	rows(400)
+	b.until("the first of the new rows to have the focus", `document.activeElement.closest(".cp")?.textContent.includes("note 2801")`)
+	b.refuse("GET", "before=")
+	b.do(chromedp.Focus("#search"), input.InsertText("note 17"))
+	b.refused()
+	b.see(".tools [role=status]", "400 of 3,001 searched.")
+	b.click(".view button", "Try again")
+	b.see(".tools [role=status]", "159 found among 3,001 checkpoints.")
+	rows(159)
 }

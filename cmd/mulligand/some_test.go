@@ -84,6 +84,7 @@ func TestPages(t *testing.T) {
 		testPageOfThousands,
 		testPageLateAnswers,
 		testPageClosedDialogs,
+		testPageFailures,
 	)
 }
 

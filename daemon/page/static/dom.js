@@ -105,6 +105,9 @@ export function notice(text, failed, hint) {
   if (!failed) setTimeout(() => one.remove(), 15000);
 }
 
+// noticeFailure tells why an operation failed that the person no longer looks at.
+export const noticeFailure = (operation, err) => notice(`${operation}: ${err.message}`, true, err.hint);
+
 // trouble shows an error of the API: what is wrong, and what to do.
 export function trouble(err) {
   return h("div", { class: "notice bad", role: "alert" },

@@ -2,7 +2,7 @@
 // which Escape and a click beside them close. The element that had the focus
 // gets it back.
 
-import { h, fill, notice, trouble } from "./dom.js";
+import { h, fill, noticeFailure, trouble } from "./dom.js";
 
 // Each open dialog has an entry of its own in the browser's history, so that
 // Back closes the dialog and does not leave the page.
@@ -52,7 +52,7 @@ export function dialog(title, build) {
 // failed tells why what a dialog was asked to do failed: in its part out, where go asks for it again. If the dialog was closed meanwhile, a
 // notice tells it.
 export function failed(box, out, go, err) {
-  if (!box.open) return notice(`${box.querySelector("h2").textContent}: ${err.message}`, true, err.hint);
+  if (!box.open) return noticeFailure(box.querySelector("h2").textContent, err);
   fill(out, trouble(err));
   go.disabled = false;
 }

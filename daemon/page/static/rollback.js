@@ -2,7 +2,7 @@
 // stages as they happen, then the receipt.
 
 import { api } from "./api.js";
-import { h, fill, name, shown, count, duration, notice, say, trouble } from "./dom.js";
+import { h, fill, name, shown, count, duration, notice, noticeFailure, say, trouble } from "./dom.js";
 import { dialog } from "./layers.js";
 import { label, titled } from "./names.js";
 import { brief } from "./changes.js";
@@ -97,7 +97,7 @@ async function run(r, request) {
     for (const s of res.stages ?? []) stage(rows.get(s.stage), s);
     fill(end, receipt(r, res));
   } catch (err) {
-    if (!r.box.open) return notice(`${what(r)}: ${err.message}`, true, err.hint);
+    if (!r.box.open) return noticeFailure(what(r), err);
     fill(end, trouble(err), h("p", { class: "row end" }, h("button", { type: "button", onclick: r.close }, "Close")));
   } finally {
     clearInterval(tick);

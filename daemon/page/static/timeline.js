@@ -2,7 +2,7 @@
 // that says what made it and when, with one main action and a menu.
 
 import { api } from "./api.js";
-import { h, fill, name, shown, bytes, count, time, day, say, trouble } from "./dom.js";
+import { h, fill, name, shown, bytes, count, time, day, noticeFailure, say, trouble } from "./dom.js";
 import { dialog, failed, menu, uncovered } from "./layers.js";
 import { rollbackDialog, meaning } from "./rollback.js";
 import { changesDialog } from "./changes.js";
@@ -30,7 +30,7 @@ export async function timeline(app, body, signal, reload, kept) {
   await load(view);
   // Several events come together: one look is enough for them.
   let soon;
-  const look = () => signal.aborted || load(view).catch(() => {}); // the link says so when the daemon is gone
+  const look = () => signal.aborted || renew(view);
   api.follow(app.slug, (kind, data) => {
     if (kind === "stage") return live(data.status === "running" ? `Rollback under way: ${meaning[data.stage]}…` : null);
     if (kind !== "open") live("");
@@ -49,7 +49,7 @@ function live(text) {
 }
 
 // refresh shows the newest state, also when the view was drawn anew meanwhile.
-const refresh = (view) => (view.signal.aborted ? view.reload() : load(view));
+const refresh = (view) => (view.signal.aborted ? view.reload() : renew(view));
 
 // load gets the newest state and draws it. What is open above the view stays as it is until it closes.
 async function load(view) {
@@ -58,11 +58,13 @@ async function load(view) {
   await uncovered();
   const wanted = () => Math.max(view.count, view.words.length ? view.list.length : 0); // what was asked for stays
   const limit = wanted();
-  const [page, turns, forks, safety] = await Promise.all([
+  const over = () => signal.aborted || mine !== view.loading; // a later one draws
+  const answers = await Promise.all([
     api.checkpoints(app.slug, { limit, trigger: view.filter }), api.turns(app.slug, 500), api.forks(app.slug),
-    api.checkpoints(app.slug, { trigger: "pre-rollback", limit: 1 })]);
+    api.checkpoints(app.slug, { trigger: "pre-rollback", limit: 1 })]).catch((err) => { if (!over()) throw err; });
   await uncovered();
-  if (signal.aborted || mine !== view.loading) return; // a later one draws
+  if (over()) return;
+  const [page, turns, forks, safety] = answers;
   if (limit < wanted()) return load(view); // older ones were asked for meanwhile
   view.seeking++; // what is looked for goes on with the new list
   view.list = page.checkpoints ?? [];
@@ -76,10 +78,26 @@ async function load(view) {
   await seek(view);
 }
 
+// renew loads the view again. If that fails, the rows that are shown stay: the link says so when the daemon is gone.
+const renew = (view) => load(view).catch((err) => {
+  if (view.list.length) return;
+  fill(view.parts.list); // its rows are of the kind that was chosen before
+  stopped(view, err, () => renew(view));
+});
+
+// stopped shows below the rows why no more of them came, and a button that asks for them again.
+function stopped(view, err, again) {
+  const { end } = view.parts;
+  const focused = document.activeElement === document.body || end.contains(document.activeElement); // as the focus of who asked for older rows is
+  const button = h("button", { type: "button", "data-key": "older", onclick: again }, "Try again");
+  fill(end, trouble(err), h("p", { class: "older" }, button));
+  if (focused) button.focus({ preventScroll: true });
+}
+
 // draw shows the view anew. A row that would be the same stays the same element.
 function draw(view) {
   const focused = document.activeElement?.dataset?.key;
-  const first = !view.list.length && !view.filter && !view.words.length;
+  const first = !view.total && !view.filter && !view.words.length;
   if (!view.parts.list) {
     const part = () => h("div", {});
     view.parts = { tools: tools(view), now: part(), apart: part(), list: part(), end: part() };
@@ -134,8 +152,12 @@ async function seek(view) {
   while (!view.end && found(view).length < view.count) {
     finish(view, true);
     const limit = view.words.length ? SEARCHED : PAGE;
-    const page = await api.checkpoints(view.app.slug, { limit, trigger: view.filter, before: view.list.at(-1)?.checkpoint_id });
+    const page = await api.checkpoints(view.app.slug, { limit, trigger: view.filter, before: view.list.at(-1)?.checkpoint_id }).catch((failure) => ({ failure }));
     if (view.signal.aborted || mine !== view.seeking) return;
+    if (page.failure) {
+      finish(view, false);
+      return stopped(view, page.failure, () => seek(view));
+    }
     const more = page.checkpoints ?? [];
     learn(more);
     view.list.push(...more);
@@ -207,11 +229,12 @@ function elsewhere(view) {
 function choose(view, value) {
   view.filter = value;
   view.list = [];
+  view.end = false;
   view.count = PAGE;
   view.last = "";
   view.seeking++; // what is still under way is of the kind that was shown
   view.parts.tools.querySelector(`input[value="${value}"]`).checked = true;
-  return load(view).catch((err) => fill(view.body, trouble(err)));
+  return renew(view);
 }
 
 // tools are the choice of kinds, and the search.
@@ -236,21 +259,15 @@ function find(view, words) {
   view.count = PAGE;
   view.last = "";
   draw(view);
-  return seek(view).catch((err) => fill(view.parts.end, trouble(err)));
+  return seek(view);
 }
 
-async function older(view, button) {
+function older(view, button) {
   button.disabled = true;
   view.last = view.parts.list.querySelector(":scope > ol:last-child > li:last-child")?.id ?? "";
   view.count += PAGE;
   append(view);
-  try {
-    await seek(view);
-  } catch (err) {
-    view.count -= PAGE;
-    view.last = "";
-    fill(view.parts.end, trouble(err));
-  }
+  return seek(view);
 }
 
 // entry shows one checkpoint. newer is the one that came after it, if any.
@@ -331,13 +348,14 @@ function facts(app, cp, turn) {
   return [h("p", {}, h("code", {}, cp.checkpoint_id)), parts.map((p) => h("p", {}, p))];
 }
 
-// act runs what a row's menu asks for, and shows in the row what went wrong.
-async function act(row, work) {
+// act runs what a row's menu asks for, and shows what went wrong in the row, or in a notice if the row is no longer shown.
+async function act(what, cp, row, work) {
   row.querySelector(".entry > .notice.trouble")?.remove();
   row.setAttribute("aria-busy", "true");
   try {
     await work();
   } catch (err) {
+    if (!row.isConnected) return noticeFailure(`${what} ${label(cp) || cp.checkpoint_id}`, err);
     const box = trouble(err);
     box.classList.add("trouble");
     row.querySelector(".head").after(box);
@@ -346,13 +364,13 @@ async function act(row, work) {
   }
 }
 
-const pin = (view, cp, row) => act(row, async () => {
+const pin = (view, cp, row) => act(cp.pinned ? "Unpin" : "Pin", cp, row, async () => {
   await api.pin(view.app.slug, cp.checkpoint_id, !cp.pinned);
   say(cp.pinned ? "No longer pinned." : "Pinned: nothing deletes it.");
   await refresh(view);
 });
 
-const verify = (view, cp, row) => act(row, async () => {
+const verify = (view, cp, row) => act("Verify", cp, row, async () => {
   const res = await api.verify(view.app.slug, cp.checkpoint_id);
   if (res.ok) return say(`${label(cp) ? `“${label(cp)}”` : cp.checkpoint_id} is whole: all that is stored of it was read and checked.`);
   throw { message: "What is stored of it is damaged.", hint: (res.problems ?? []).map((p) => `${p.layer}: ${p.message}`).join("; ") };
