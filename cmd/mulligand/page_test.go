@@ -56,7 +56,8 @@ func testPage(t *testing.T) {
 		t.Fatalf("after the rollback the app is in state %s", got)
 	}
 	b.looksRight("receipt")
-	b.click("dialog button", "↻ Roll forward again…")
+	b.enter("dialog button", "↻ Roll forward again…")
+	b.until("the focus to stay in the dialog", `document.activeElement.closest("dialog")`)
 	b.rollBack("Roll forward")
 	if got := a.word(t); got != "broken" {
 		t.Fatalf("after rolling forward the app is in state %s", got)
@@ -141,8 +142,9 @@ func testPageForks(t *testing.T) {
 	if word := a.word(t); word != "broken" {
 		t.Fatalf("the preview changed the app: %s", word)
 	}
-	b.click("dialog button", "Keep")
+	b.enter("dialog button", "Keep")
 	b.see("dialog h3", "Done, and proven")
+	b.until("the focus to stay in the dialog", `document.activeElement.closest("dialog")`)
 	b.click("dialog button", "Close")
 	b.gone(second)
 	if word := a.word(t); word != "repaired" {
@@ -217,6 +219,34 @@ func testPageByKeyboard(t *testing.T) {
 	b.press("\x1b")
 	b.gone("dialog")
 	b.see(".tabs a[aria-current]", "Storage")
+}
+
+// testPageFocus has the focus where it was once the page is drawn anew, or beside it.
+func testPageFocus(t *testing.T) {
+	t.Parallel()
+	d := startDaemon(t)
+	a := newApp(t, d, 5)
+	b := newBrowser(t)
+	b.do(chromedp.Navigate(ask[ipc.UILink](d, "ui", "--print").URL))
+	b.see("h2", "No checkpoint yet")
+	b.enter("button", "Create checkpoint")
+	b.see("dialog h2", "Create a checkpoint")
+	b.press("first", "\r")
+	b.see(".entry .note", "first")
+	b.until("the focus to stay at the button", `document.activeElement.textContent === "Create checkpoint"`)
+	for _, notes := range []string{"second", "third"} {
+		d.must("create", "--app", "shop", "--notes", notes, "--quiesce", "none")
+	}
+	b.see(".entry .note", "third")
+	list := a.checkpoints() // newest first
+	for _, step := range []struct{ deleted, next int }{{1, 2}, {2, 0}} {
+		row := "#" + string(list[step.deleted].ID)
+		b.do(chromedp.Evaluate(matching(row+" .main-action", "")+".focus(); 0", nil))
+		b.press("m", kb.End, "\r")
+		b.enter("dialog button", "Delete for good")
+		b.gone(row)
+		b.until("the focus to go to the row beside it", fmt.Sprintf("document.activeElement.closest('.cp')?.id === %q", list[step.next].ID))
+	}
 }
 
 // browser is a real Chromium with nothing of anybody's in it.
@@ -330,6 +360,14 @@ func (b *browser) click(selector, text string) {
 	b.t.Helper()
 	b.see(selector, text)
 	b.do(chromedp.Evaluate(matching(selector, text)+".click()", nil))
+}
+
+// enter presses Enter on an element.
+func (b *browser) enter(selector, text string) {
+	b.t.Helper()
+	b.see(selector, text)
+	b.do(chromedp.Evaluate(matching(selector, text)+".focus(); 0", nil))
+	b.press("\r")
 }
 
 // menu opens a row's menu, and takes an item of it.

@@ -85,6 +85,7 @@ func TestPages(t *testing.T) {
 		testPageLateAnswers,
 		testPageClosedDialogs,
 		testPageFailures,
+		testPageFocus,
 	)
 }
 

@@ -100,6 +100,7 @@ function keepDialog(view, app) {
         const res = await api.keep(view.app.slug, app.fork.name, {});
         if (!box.open) return ended(`Keep fork ${app.fork.name}`, res);
         fill(body, receipt({ app: view.app, reload: view.reload, body, close, box }, res));
+        box.querySelector("header button").focus();
       } catch (err) {
         failed(box, out, go, err);
       }

@@ -55,6 +55,7 @@ export function failed(box, out, go, err) {
   if (!box.open) return noticeFailure(box.querySelector("h2").textContent, err);
   fill(out, trouble(err));
   go.disabled = false;
+  if (document.activeElement === document.body) go.focus(); // a button loses the focus when it is disabled
 }
 
 // covered tells whether a dialog or a menu is open: what lies below should not change now.

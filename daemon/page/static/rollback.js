@@ -59,6 +59,7 @@ function preview(r) {
       h("label", { for: "reason" }, "Reason, for the audit"), reason,
       h("p", {}, h("label", {}, undo, " Take it back by itself where the health check fails after it"))),
     h("p", { class: "row end" }, h("button", { type: "button", onclick: r.close }, "Cancel"), go));
+  r.box.querySelector("header button").focus();
   look();
 }
 

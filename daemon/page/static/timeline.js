@@ -97,6 +97,7 @@ function stopped(view, err, again) {
 // draw shows the view anew. A row that would be the same stays the same element.
 function draw(view) {
   const focused = document.activeElement?.dataset?.key;
+  const place = rows(view).indexOf(document.activeElement?.closest("li.cp"));
   const first = !view.total && !view.filter && !view.words.length;
   if (!view.parts.list) {
     const part = () => h("div", {});
@@ -111,8 +112,14 @@ function draw(view) {
   view.drawn = 0;
   append(view);
   finish(view, false);
-  if (focused) view.body.querySelector(`[data-key="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
+  if (!focused) return;
+  const same = view.body.querySelector(`[data-key="${CSS.escape(focused)}"]`);
+  const beside = rows(view).slice(0, place + 1).at(-1); // of a row that was deleted
+  (same ?? beside?.querySelector(".main-action"))?.focus({ preventScroll: true });
 }
+
+// rows are the rows of checkpoints that are shown.
+const rows = (view) => [...(view.parts.list?.querySelectorAll("li.cp") ?? [])];
 
 // found gives the places in the list of what has all words in its title, notes or id.
 function found(view) {
@@ -170,9 +177,9 @@ async function seek(view) {
 
 // goOn moves the focus to the first of the older rows that were asked for, if it is there. Who has gone elsewhere meanwhile stays there.
 function goOn(view) {
-  const rows = [...view.parts.list.querySelectorAll("li.cp")];
-  const place = rows.findIndex((row) => row.id === view.last);
-  const next = rows[place + 1];
+  const all = rows(view);
+  const place = all.findIndex((row) => row.id === view.last);
+  const next = all[place + 1];
   if (place < 0 || !next) return;
   view.last = "";
   const at = document.activeElement;
@@ -199,7 +206,7 @@ const beginning = (view) => h("li", { class: "now first" }, h("span", { class: "
   h("div", { class: "entry blank" },
     h("h2", {}, "No checkpoint yet"),
     h("p", { class: "quiet" }, "A checkpoint is a state that you can come back to: files, databases and disks together. The first costs the most; the ones after it only what changed."),
-    h("p", {}, h("button", { type: "button", class: "primary", "data-do": "create", onclick: () => createDialog(view) }, "Create checkpoint"))));
+    h("p", {}, h("button", { type: "button", class: "primary", "data-do": "create", "data-key": "create", onclick: () => createDialog(view) }, "Create checkpoint"))));
 
 // now is the row of the present state.
 function now(view) {
