@@ -144,10 +144,37 @@ func testPageFailures(t *testing.T) {
 	b.refused()
 	b.see("#ended .notice.bad", "Verify afterwards: the disk is full")
 
-	// Older ones are asked for, and looked through.
-	b.do(chromedp.Evaluate(matching("button", "Show older")+".focus(); 0", nil))
-	b.refuse("GET", "before=")
+	// Changes are listed, and one of them is opened.
+	shell(t, a.ws, "mkdir many; for i in $(seq 599); do echo $i >many/$i; done")
+	b.refuse("GET", "/diff\\?")
+	b.menu("#"+newest, "What changed")
+	b.refused()
+	b.see("dialog [role=alert]", "the disk is full")
+	b.gone("dialog [role=status]")
+	b.click("dialog button", "Try again")
+	b.see("dialog [role=status]", "600 changes.")
+	b.refuse("GET", "offset=500")
+	b.enter("dialog button", "Show more of 600")
+	b.refused()
+	b.until("the way to try again to have the focus", `document.activeElement.textContent === "Try again"`)
 	b.press("\r")
+	b.until("all changes, and the focus at the first of the new ones", `(() => {
+		const all = [...document.querySelectorAll("dialog details.change")];
+		return all.length === 600 && all[500].contains(document.activeElement); })()`)
+	b.refuse("GET", "patch=")
+	b.click("dialog summary", "many/1")
+	b.refused()
+	b.see("dialog details [role=alert]", "the disk is full")
+	b.click("dialog summary", "many/1") // it is closed
+	b.click("dialog summary", "many/1")
+	b.see("dialog .patch .plus", "+1")
+	b.gone("dialog details [role=alert]")
+	b.press("\x1b")
+	b.gone("dialog")
+
+	// Older ones are asked for, and looked through.
+	b.refuse("GET", "before=")
+	b.enter("button", "Show older")
 	b.refused()
 	b.see(".view [role=alert]", "the disk is full")
 	b.until("the way to try again to have the focus", `document.activeElement.textContent === "Try again"`)

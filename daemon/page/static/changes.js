@@ -25,25 +25,26 @@ export function changesDialog(app, cp, against) {
   });
 }
 
+// list fills out with the changes from offset on, and below them a button for more.
 async function list(app, cp, against, out, offset = 0) {
-  if (!offset) fill(out, h("p", { class: "quiet", role: "status" }, "Comparing…"));
+  fill(out, h("p", { class: "quiet", role: "status" }, "Comparing…"));
   try {
     const d = await api.diff(app.slug, cp.checkpoint_id, { against, limit: PAGE, offset });
-    if (!offset) {
-      fill(out, h("p", { role: "status" }, d.total ? `${count(d.total, "change")}.` : "Nothing differs."),
-        (d.unknown ?? []).map((l) => h("p", { class: "notice warn small" }, `${shown(l)} can't tell what differs.`)),
-        (d.unreadable ?? []).map((l) => h("p", { class: "notice warn small" }, shown(l))));
-    }
     const { files, repos, tables } = sorted(d.changes ?? []);
     const diff = (c) => change(app, cp, against, c);
-    out.append(...[...tables].map(([layer, cs]) => table(layer, cs)), ...files.map(diff), ...[...repos].map(([dir, cs]) => repository(dir, cs, diff)));
+    fill(out, !offset && [h("p", { role: "status" }, d.total ? `${count(d.total, "change")}.` : "Nothing differs."),
+      (d.unknown ?? []).map((l) => h("p", { class: "notice warn small" }, `${shown(l)} can't tell what differs.`)),
+      (d.unreadable ?? []).map((l) => h("p", { class: "notice warn small" }, shown(l)))],
+    [...tables].map(([layer, cs]) => table(layer, cs)), files.map(diff), [...repos].map(([dir, cs]) => repository(dir, cs, diff)));
     const next = offset + (d.changes?.length ?? 0);
     if (next < d.total && d.changes?.length) {
-      out.append(h("p", {}, h("button", { type: "button", onclick: (e) => { e.currentTarget.parentElement.remove(); list(app, cp, against, out, next); } }, `Show more of ${d.total}`)));
+      const more = h("div", {}, h("p", {}, h("button", { type: "button", onclick: () => list(app, cp, against, more, next) }, `Show more of ${d.total}`)));
+      out.append(more);
     }
   } catch (err) {
-    out.append(trouble(err));
+    fill(out, trouble(err), h("p", {}, h("button", { type: "button", onclick: () => list(app, cp, against, out, offset) }, "Try again")));
   }
+  if (document.activeElement === document.body) out.querySelector("summary, button")?.focus(); // the button that asked for it is gone
 }
 
 // brief shows changes without their diffs.
@@ -115,16 +116,18 @@ function line(c) {
 
 // change can be opened; only then its diff is asked for.
 function change(app, cp, against, c) {
-  const box = h("details", { class: "change" }, h("summary", {}, line(c)));
+  const part = h("div", {});
+  const box = h("details", { class: "change" }, h("summary", {}, line(c)), part);
   box.addEventListener("toggle", async () => {
     if (!box.open || box.dataset.read) return;
     box.dataset.read = "1";
     try {
       const d = await api.diff(app.slug, cp.checkpoint_id, { against, path: c.path, patch: true, limit: 100 });
       const found = (d.changes ?? []).find((x) => x.path === c.path && x.layer === c.layer);
-      box.append(found?.patch ? patch(found.patch) : h("p", { class: "quiet" }, `No diff: ${shown(found?.no_patch || "its content is the same")}.`));
+      fill(part, found?.patch ? patch(found.patch) : h("p", { class: "quiet" }, `No diff: ${shown(found?.no_patch || "its content is the same")}.`));
     } catch (err) {
-      box.append(trouble(err));
+      fill(part, trouble(err));
+      delete box.dataset.read; // opening it again asks again
     }
   });
   return box;
