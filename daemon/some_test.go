@@ -108,6 +108,7 @@ func TestTroubles(t *testing.T) {
 	testkit.Some(t, 2,
 		testFilesHeldUp,
 		testUnitThatWontStop,
+		testCommandThatIsKilled,
 		testClockJumps,
 		testRescueOfUnit,
 		testStoppedOnPurpose,

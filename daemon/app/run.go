@@ -38,7 +38,7 @@ func (s *Set) PauseHost(ctx context.Context, a *App) error {
 	if !ok {
 		return s.StopUnit(ctx, a)
 	}
-	ctx, cancel := context.WithTimeout(ctx, s.opt.StopTimeout)
+	ctx, cancel := context.WithTimeout(ctx, s.hostLimit(a))
 	defer cancel()
 	if err := s.opt.Failpoint.At("stop unit"); err != nil {
 		return err
@@ -131,11 +131,20 @@ func (s *Set) StopUnit(ctx context.Context, a *App) error {
 }
 
 // StopLimit returns how long the app may take to stop. With a domain it is longer: the part on the
-// host has StopTimeout, and so has the guest, which a driver gives three quarters of the remaining
-// time.
+// host has its own limit, and the guest has StopTimeout, since a driver gives it three quarters of
+// the remaining time.
 func (s *Set) StopLimit(a *App) time.Duration {
 	if a.Rec().Domain != "" {
-		return s.opt.StopTimeout + s.opt.StopTimeout*4/3 + layer.SwitchOff
+		return s.hostLimit(a) + s.opt.StopTimeout*4/3 + layer.SwitchOff
+	}
+	return s.hostLimit(a)
+}
+
+// hostLimit returns how long the app's part on the host may take to stop: StopTimeout, and for a
+// supervised command, which is killed only then, also the time in which it then ends.
+func (s *Set) hostLimit(a *App) time.Duration {
+	if len(a.Rec().Run) > 0 {
+		return s.opt.StopTimeout + layer.Kill
 	}
 	return s.opt.StopTimeout
 }
@@ -209,7 +218,7 @@ func (s *Set) start(ctx context.Context, do func(context.Context) error) error {
 
 // StopCommand stops the command that the daemon supervises for an app.
 func (s *Set) StopCommand(ctx context.Context, a *App) error {
-	ctx, cancel := context.WithTimeout(ctx, s.opt.StopTimeout)
+	ctx, cancel := context.WithTimeout(ctx, s.hostLimit(a))
 	defer cancel()
 	return a.HostPart().Stop(ctx)
 }

@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"time"
 
 	"mulligan/daemon/accounts"
 	"mulligan/daemon/records"
@@ -142,6 +143,9 @@ func (b *Binder) UnitOf(ctx context.Context, rec store.App) (systemd.Unit, error
 	}
 	return nil, nil
 }
+
+// Kill bounds how long it takes to end a supervised command that SIGTERM did not end.
+const Kill = supervise.KillWait + time.Second
 
 func (b *Binder) supervised(rec store.App) (systemd.Unit, error) {
 	cfg := supervise.Config{

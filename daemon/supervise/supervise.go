@@ -50,14 +50,17 @@ type timings struct {
 	backoff  time.Duration // before the first restart; doubles with each restart
 	burst    int           // restarts that are allowed within window
 	window   time.Duration
-	killWait time.Duration // how long processes may take to end after SIGKILL
+	killWait time.Duration // KillWait
 	logLimit int64         // size in bytes at which run.log is rotated
 	logRate  int           // bytes of output that are read per second
 }
 
+// KillWait is how long processes may take to end after SIGKILL.
+const KillWait = 10 * time.Second
+
 var defaults = timings{
 	startup: 100 * time.Millisecond, backoff: 200 * time.Millisecond, burst: 5, window: 30 * time.Second,
-	killWait: 10 * time.Second, logLimit: 8 << 20, logRate: 32 << 20,
+	killWait: KillWait, logLimit: 8 << 20, logRate: 32 << 20,
 }
 
 // Process is a supervised command. It implements systemd.Unit. One goroutine does all the work; the methods send it requests
@@ -165,8 +168,8 @@ func (p *Process) Start(ctx context.Context) error {
 	return p.ask(ctx, "start", p.start)
 }
 
-// Stop ends the command and every process of its run: with SIGTERM, and with SIGKILL after StopTimeout. If ctx ends earlier,
-// the stop continues.
+// Stop ends the command and every process of its run: with SIGTERM, and with SIGKILL after StopTimeout, which may take KillWait.
+// If ctx ends earlier, the stop continues.
 func (p *Process) Stop(ctx context.Context) error {
 	return p.ask(ctx, "stop", p.stop)
 }
