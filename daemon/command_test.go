@@ -1,12 +1,17 @@
 package daemon_test
 
 import (
+	"context"
+	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"mulligan/daemon"
 	"mulligan/ipc"
 	"mulligan/testkit"
 )
@@ -46,4 +51,117 @@ func testCommandThatIsKilled(t *testing.T) {
 	if got := read(t, w.ws(), "work"); got != "before" || state(t, d) != "running" {
 		t.Errorf("after the rollback work says %q, and the app is %s", got, state(t, d))
 	}
+}
+
+// testChangeOfClientThatLeaves has the client of a registration leave, and that of a change while the command is being stopped: both are done
+// all the same, and the app runs and is followed.
+func testChangeOfClientThatLeaves(t *testing.T) {
+	t.Parallel()
+	w := world{dir: worldDir(t)}
+	ctx, leave := context.WithCancel(t.Context())
+	d := w.failing(t, func(step string) error {
+		if step == "write records" {
+			leave()
+		}
+		return nil
+	})
+	defer func() { w.close(t, d) }()
+	at := filepath.Join(w.dir, "stop") // the command says there that it is asked to end, and waits for the word that it may
+	if _, err := d.AddApp(ctx, root, ipc.App{
+		Slug: "shop", Workspace: w.ws(), Auto: true,
+		Run: []string{"sh", "-c", `trap 'echo >"$0"; until [ -e "$0.ends" ]; do sleep 0.1; done; exit' TERM; echo >"$0.begun"; while :; do sleep 0.1; done`, at},
+	}); err != nil || ctx.Err() == nil {
+		t.Fatalf("%v; its client: %v", err, ctx.Err())
+	}
+	runsOn(t, d)
+	exists := func(path string) func() bool {
+		return func() bool { _, err := os.Stat(path); return err == nil }
+	}
+	testkit.Eventually(t, "the command has begun", exists(at+".begun"))
+	later, leaveLater := context.WithCancel(t.Context())
+	next, done := []string{"sleep", "1000000"}, make(chan error, 1)
+	go func() {
+		_, err := d.SetApp(later, root, "shop", ipc.AppChange{Run: &next})
+		done <- err
+	}()
+	testkit.Eventually(t, "the command is asked to end", exists(at))
+	leaveLater()
+	write(t, w.dir, "stop.ends", "")
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if a, err := d.App(t.Context(), root, "shop"); err != nil || !slices.Equal(a.Run, next) {
+		t.Errorf("the app's command is %q, %v", a.Run, err)
+	}
+	runsOn(t, d)
+}
+
+// testChangeThatFails has the change and the removal of an app fail, because its command cannot be stopped, or because the removal cannot be
+// recorded: the app runs on and is followed.
+func testChangeThatFails(t *testing.T) {
+	t.Parallel()
+	w := world{dir: worldDir(t)}
+	var full atomic.Bool
+	noRoom := errors.New("no room for records")
+	d := w.failing(t, func(step string) error {
+		if step == "write records" && full.Load() {
+			return noRoom
+		}
+		return nil
+	})
+	defer func() { w.close(t, d) }()
+	if _, err := d.AddApp(t.Context(), root, ipc.App{Slug: "shop", Workspace: w.ws(), Auto: true, Run: []string{"sleep", "1000000"}}); err != nil {
+		t.Fatal(err)
+	}
+	runsOn(t, d)
+	next := []string{"sleep", "2000000"}
+	change := func() error {
+		_, err := d.SetApp(t.Context(), root, "shop", ipc.AppChange{Run: &next})
+		return err
+	}
+	remove := func() error { return d.RemoveApp(t.Context(), root, "shop", false) }
+
+	records, err := filepath.Glob(filepath.Join(w.state(), "apps", "*", "run", "run.json"))
+	if err != nil || len(records) != 1 {
+		t.Fatalf("%q, %v", records, err)
+	}
+	record := records[0]
+	if err := os.Rename(record, record+".was"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(filepath.Join(record, "full"), 0o700); err != nil { // a record cannot take its place
+		t.Fatal(err)
+	}
+	for what, do := range map[string]func() error{"change": change, "removal": remove} {
+		if err := do(); err == nil || !strings.Contains(err.Error(), "record the run") {
+			t.Errorf("a %s whose stop cannot be recorded: %v", what, err)
+		}
+		runsOn(t, d)
+	}
+	if err := os.RemoveAll(record); err != nil {
+		t.Fatal(err)
+	}
+	full.Store(true)
+	err = remove()
+	full.Store(false)
+	if !errors.Is(err, noRoom) {
+		t.Errorf("a removal that cannot be recorded: %v", err)
+	}
+	runsOn(t, d)
+	if err := change(); err != nil {
+		t.Error(err)
+	}
+	runsOn(t, d)
+	if err := remove(); err != nil {
+		t.Error(err)
+	}
+}
+
+// runsOn checks that the app runs, and waits until its files are followed.
+func runsOn(t *testing.T, d *daemon.Daemon) {
+	t.Helper()
+	if got := state(t, d); got != "running" {
+		t.Errorf("the app is %s", got)
+	}
+	awaitFollowing(t, d)
 }

@@ -109,6 +109,8 @@ func TestTroubles(t *testing.T) {
 		testFilesHeldUp,
 		testUnitThatWontStop,
 		testCommandThatIsKilled,
+		testChangeOfClientThatLeaves,
+		testChangeThatFails,
 		testClockJumps,
 		testRescueOfUnit,
 		testStoppedOnPurpose,

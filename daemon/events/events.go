@@ -28,11 +28,12 @@ func New(opt *settings.Options, store *records.Records) *Events {
 	return &Events{metrics: newMetrics(), opt: opt, store: store}
 }
 
-// WriteAudit appends an entry to the audit trail. If that fails, it logs the error, because the operation is complete by then.
+// WriteAudit appends an entry to the audit trail, also for a client that left. If that fails, it logs the error, because the
+// operation is complete by then.
 func (e *Events) WriteAudit(ctx context.Context, app store.App, who ipc.Caller, action, target, reason string, result error, detail any) {
 	entry := e.Entry(app, who, action, target, reason, result, detail)
 	e.Operations.WithLabelValues(action, ResultOf(result)).Inc()
-	if err := e.store.Audit(ctx, entry); err != nil {
+	if err := e.store.Audit(context.WithoutCancel(ctx), entry); err != nil {
 		e.opt.Log.Error("audit entry not written", "app", app.Slug, "action", action, "err", err)
 	}
 	if result != nil {

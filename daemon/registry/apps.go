@@ -69,7 +69,7 @@ func (svc *Service) AddApp(ctx context.Context, who ipc.Caller, spec ipc.App) (i
 	if err := svc.apps.Claim(a); err != nil {
 		return ipc.App{}, errs.Wrap(errs.Failed, op, err)
 	}
-	notes, err := svc.bringUp(ctx, a)
+	notes, err := svc.bringUp(context.WithoutCancel(ctx), a) // a client that leaves does not stop a registration
 	if err != nil {
 		svc.apps.Unregister(a)
 		a.Release()
@@ -101,7 +101,7 @@ func (svc *Service) bringUp(ctx context.Context, a *app.App) (notes []string, er
 	}
 	if err == nil && len(rec.Run) > 0 {
 		if err = a.HostPart().Start(ctx); err != nil {
-			err = errs.Also(err, svc.unrecord(context.WithoutCancel(ctx), a))
+			err = errs.Also(err, svc.unrecord(ctx, a))
 		}
 	}
 	if err != nil {
@@ -230,6 +230,7 @@ func (svc *Service) change(ctx context.Context, who ipc.Caller, a *app.App, rec 
 		return nil, err
 	}
 	rec.ByRoot = svc.namedByRoot(who, rec, a.Rec())
+	ctx = context.WithoutCancel(ctx) // a client that left must not keep a stopped app from being started again
 	old := a.Rec()
 	notes, err = svc.binder.ChooseModes(ctx, &rec, old)
 	if err == nil {
@@ -247,13 +248,13 @@ func (svc *Service) change(ctx context.Context, who ipc.Caller, a *app.App, rec 
 	return notes, nil
 }
 
-// enforce applies a checked record of an app.
+// enforce applies a checked record of an app. If it cannot be recorded, the app goes on as it was.
 func (svc *Service) enforce(ctx context.Context, a *app.App, rec store.App) error {
 	svc.turns.StopTracker(a)
 	rerun := !slices.Equal(rec.Run, a.Rec().Run)
 	if rerun && len(a.Rec().Run) > 0 {
 		if err := svc.apps.StopCommand(ctx, a); err != nil {
-			return err
+			return errs.Also(err, resume(ctx, svc, a, true))
 		}
 	}
 	svc.apps.CloseDrivers(a)
@@ -266,16 +267,25 @@ func (svc *Service) enforce(ctx context.Context, a *app.App, rec store.App) erro
 	if err == nil {
 		err = svc.store.PutApp(ctx, rec)
 	}
-	if err != nil { // opening the new setup has taken over a supervised command
-		err = errs.Also(err, svc.apps.Open(ctx, a))
-		svc.turns.StartTracker(ctx, a)
-		return errs.Also(err, svc.apps.StartCommand(ctx, a, rerun))
+	if err != nil {
+		return errs.Also(err, resume(ctx, svc, a, rerun))
 	}
 	next.Adopt(a.Now.Load())
 	next.KeepHeld(a.Now.Load())
 	a.Now.Store(next)
 	svc.turns.StartTracker(ctx, a)
 	return svc.apps.StartCommand(ctx, a, rerun)
+}
+
+// resume has an app go on as it was after a change of it failed. A command that cannot be started yet is tried again.
+func resume(ctx context.Context, svc *Service, a *app.App, rerun bool) error {
+	err := svc.apps.Open(ctx, a) // opening another setup has taken over a supervised command
+	svc.turns.StartTracker(ctx, a)
+	failed := svc.apps.StartCommand(ctx, a, rerun)
+	if failed != nil {
+		a.NoteDown()
+	}
+	return errs.Also(err, failed)
 }
 
 // RemoveApp removes the registration of an app. Unless purge is set, its checkpoints stay, and are available again when the
@@ -304,7 +314,7 @@ func (svc *Service) RemoveApp(ctx context.Context, who ipc.Caller, ref string, p
 	return errs.Wrap(errs.Failed, op, svc.remove(ctx, who, a, purge))
 }
 
-func (svc *Service) remove(ctx context.Context, who ipc.Caller, a *app.App, purge bool) error {
+func (svc *Service) remove(ctx context.Context, who ipc.Caller, a *app.App, purge bool) (err error) {
 	if purge {
 		if err := svc.binder.FoldDisks(ctx, a.Now.Load(), true); err != nil {
 			return err
@@ -314,6 +324,11 @@ func (svc *Service) remove(ctx context.Context, who ipc.Caller, a *app.App, purg
 		return err
 	}
 	svc.turns.StopTracker(a)
+	defer func() {
+		if err != nil && a.Rec().Fork == nil && a.OwnerTrouble() == nil && svc.apps.Registered(a) {
+			err = errs.Also(err, resume(ctx, svc, a, true))
+		}
+	}()
 	if len(a.Rec().Run) > 0 && a.HostPart() != nil {
 		if err := svc.apps.StopCommand(ctx, a); err != nil {
 			return err
