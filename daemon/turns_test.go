@@ -2,6 +2,7 @@ package daemon_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -379,6 +380,49 @@ func TestTurnOverARestart(t *testing.T) {
 	}
 	if got := read(t, w.ws(), "file7"); got != "zero" {
 		t.Errorf("file7 says %q", got)
+	}
+}
+
+// TestTurnGoesOn has an app recovered and then changed in the middle of a turn, whose databases were captured when it began: the turn's
+// checkpoint has them.
+func TestTurnGoesOn(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	var fails atomic.Bool
+	d := w.failing(t, func(step string) error {
+		if step == "prepare: stage" && fails.CompareAndSwap(true, false) {
+			return errors.New("no room to prepare")
+		}
+		return nil
+	})
+	defer w.close(t, d)
+	on := true
+	if _, err := d.SetApp(t.Context(), root, "shop", ipc.AppChange{Run: &[]string{}, Auto: &on}); err != nil {
+		t.Fatal(err)
+	}
+	awaitFollowing(t, d)
+	begin(t, d, "t")
+	fails.Store(true)
+	if _, err := d.Rollback(t.Context(), root, "shop", create(t, d), ipc.RollbackRequest{Without: []string{"files"}}, nil); err == nil || fails.Load() {
+		t.Fatalf("the rollback's preparation did not fail: %v", err)
+	}
+	create(t, d) // recovers the app first
+	if _, err := d.SetApp(t.Context(), root, "shop", ipc.AppChange{Exclude: &[]string{"*.log"}}); err != nil {
+		t.Fatal(err)
+	}
+	awaitFollowing(t, d)
+	w.set(t, "one")
+	turn := end(t, d, "t")
+	if turn.CheckpointID == nil {
+		t.Fatalf("%+v", turn)
+	}
+	cp, err := d.Checkpoint(t.Context(), root, "shop", *turn.CheckpointID)
+	if err != nil || len(cp.DBSnapshots) != 1 || len(cp.Warnings) > 0 {
+		t.Errorf("the turn's checkpoint has the databases %+v, and warns of %q, %v", cp.DBSnapshots, cp.Warnings, err)
+	}
+	goBack(t, d, cp.ID, ipc.RollbackRequest{})
+	if got := w.word(t); got != "zero" {
+		t.Errorf("after the rollback the app says %q", got)
 	}
 }
 

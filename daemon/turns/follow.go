@@ -21,6 +21,7 @@ func (svc *Service) StartTracker(ctx context.Context, a *app.App) {
 	}
 	l, ok := a.Layer(snap.Files)
 	if !ok || !a.Rec().Auto {
+		svc.left.Delete(a.Rec().ID)
 		return // ShareWatches follows the others
 	}
 	j, ok := l.Driver.(snap.Journal)
@@ -45,12 +46,13 @@ func (svc *Service) StartTracker(ctx context.Context, a *app.App) {
 	a.SetFollower(t)
 }
 
-// StopTracker ends the app's tracker. Open turns stay open in the records.
+// StopTracker ends the app's tracker. Open turns stay open in the records, and the app's next tracker goes on with them.
 func (svc *Service) StopTracker(a *app.App) {
 	switch f := a.SetFollower(nil).(type) {
 	case *Tracker:
 		f.cancel()
 		f.done.Wait()
+		svc.left.Store(a.Rec().ID, f.copyOpen())
 	case *notes:
 		f.stop()
 	}
@@ -62,14 +64,51 @@ func TrackerOf(a *app.App) *Tracker {
 	return t
 }
 
-// resume loads the turns that were open when the last daemon ended.
+// copyOpen returns copies of the open turns: somebody who waits for one may still have it.
+func (t *Tracker) copyOpen() map[ipc.TurnID]*openTurn {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	open := map[ipc.TurnID]*openTurn{}
+	for id, o := range t.open {
+		next := *o
+		open[id] = &next
+	}
+	return open
+}
+
+// Captured returns the ids of the snapshots that the app's open turns have for their checkpoints. The caller must have acquired
+// the app, so that no turn captures meanwhile.
+func (svc *Service) Captured(a *app.App) map[string]bool {
+	held := map[string]bool{}
+	left, _ := svc.left.Load(a.Rec().ID)
+	open, _ := left.(map[ipc.TurnID]*openTurn)
+	if t := TrackerOf(a); t != nil {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		open = t.open
+	}
+	for _, o := range open {
+		for _, s := range o.dbs {
+			held[string(s.ID)] = true
+		}
+	}
+	return held
+}
+
+// resume takes over the turns that are open: from the tracker before, or from the records, if they were open when the last daemon ended.
 func (t *Tracker) resume(ctx context.Context) {
 	recs, err := t.svc.store.OpenTurns(ctx, t.a.Rec().ID)
 	if err != nil {
 		t.note("read open turns", err)
 		return
 	}
+	left, _ := t.svc.left.LoadAndDelete(t.a.Rec().ID)
+	open, _ := left.(map[ipc.TurnID]*openTurn)
 	for _, rec := range recs {
+		if o := open[rec.ID]; o != nil {
+			t.open[rec.ID] = o
+			continue
+		}
 		o := &openTurn{Rec: rec, ready: make(chan struct{}), before: t.databasesIn(ctx, rec.CheckpointID)}
 		close(o.ready)
 		if rec.CheckpointID == nil {

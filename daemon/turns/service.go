@@ -21,6 +21,7 @@ type Service struct {
 	opt         *settings.Options
 	store       *records.Records
 	unnoted     sync.Map // the apps that gave their watches to others: unnoted, by their ids
+	left        sync.Map // the open turns of apps whose trackers were stopped: map[ipc.TurnID]*openTurn, by the apps' ids
 }
 
 // New returns the service of a daemon's turns.

@@ -229,6 +229,9 @@ func (t *Tracker) checkpoint(ctx context.Context, o *openTurn) error {
 	if made {
 		return nil
 	}
+	if t.run.Err() != nil { // the next tracker makes it, and two checkpoints must not have the same snapshots
+		return errs.New(errs.Unavailable, "", "the app's files are no longer watched")
+	}
 	cp, err := t.captureAt(ctx, o, start)
 	if err != nil {
 		return err
@@ -353,6 +356,9 @@ func (t *Tracker) dropUnused(ctx context.Context, snaps []store.Snapshot) error 
 		return err
 	}
 	defer release()
+	if t.run.Err() != nil { // the next tracker may have them
+		return nil
+	}
 	return t.svc.checkpoints.Drop(ctx, t.a, snaps)
 }
 

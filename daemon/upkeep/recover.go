@@ -60,7 +60,7 @@ func (svc *Service) sweepAndRecover(ctx context.Context, a *app.App) error {
 	return nil
 }
 
-// sweep drops what disposals name, unless a checkpoint or an operation refers to it. If the driver
+// sweep drops what disposals name, unless a checkpoint, an operation or an open turn refers to it. If the driver
 // of a layer cannot sweep, that layer is held up; the other layers work.
 func (svc *Service) sweep(ctx context.Context, a *app.App, left []store.Operation) error {
 	a.AwaitRehearsal()
@@ -72,6 +72,7 @@ func (svc *Service) sweep(ctx context.Context, a *app.App, left []store.Operatio
 	if err != nil {
 		return err
 	}
+	captured := svc.turns.Captured(a)
 	gone := map[snap.Layer]*snap.Gone{}
 	for _, l := range a.Layers() {
 		gone[l.Name] = &snap.Gone{}
@@ -80,7 +81,7 @@ func (svc *Service) sweep(ctx context.Context, a *app.App, left []store.Operatio
 	for _, o := range all {
 		layer := gone[o.Layer]
 		switch {
-		case o.AppID != a.Rec().ID:
+		case o.AppID != a.Rec().ID, captured[o.ID]:
 			continue
 		case held[o.ID] && o.Kind == store.DisposeRestore:
 			continue
