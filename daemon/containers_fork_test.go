@@ -1,13 +1,16 @@
 package daemon_test
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	"mulligan/daemon"
 	"mulligan/engine/enginetest"
 	"mulligan/errs"
 	"mulligan/ipc"
@@ -135,6 +138,40 @@ func TestForkedProject(t *testing.T) {
 			s.Run(t, string(kind), "rm", "-f", "theirs")
 		})
 	}
+}
+
+// testForkOfUsersProject forks the compose project of a user who may use the engine. The daemon is root's, so whatever touches the fork's folder is done by
+// a process that is the user.
+func testForkOfUsersProject(t *testing.T) {
+	t.Parallel()
+	testkit.Need(t, "root")
+	around := workspace(t)
+	check(t, os.Chmod(around, 0o755))
+	ws := filepath.Join(around, "shop")
+	check(t, os.Mkdir(ws, 0o755))
+	const uid = 65534
+	for _, folder := range []string{around, ws} {
+		check(t, os.Chown(folder, uid, uid))
+	}
+	h := newContainersOfApp(t, enginetest.Docker, ws)
+	check(t, os.Chmod(h.Socket, 0o666))
+	d := openForks(t, daemon.Options{StateDir: filepath.Join(t.TempDir(), "state"), StopTimeout: 10 * time.Second, Steady: steady})
+	defer func() { check(t, d.Close(context.Background())) }()
+	who := ipc.Caller{UID: uid, GID: uid, PID: 2}
+	_, err := d.AddApp(t.Context(), who, ipc.App{Slug: "shop", Workspace: ws, Unit: "compose:shop", Engine: h.Socket})
+	check(t, err)
+	list, err := d.Fork(t.Context(), who, "shop", ipc.ForkRequest{Name: "a"})
+	check(t, err)
+	f := list.Forks[0]
+	if f.State != "running" || len(f.Containers) != 1 {
+		t.Errorf("%+v", f)
+	}
+	left, err := filepath.Glob(filepath.Join(f.Workspace, ".mulligan*"))
+	if err != nil || len(left) > 0 {
+		t.Errorf("%q, %v", left, err)
+	}
+	check(t, d.DropFork(t.Context(), who, "shop", "a"))
+	h.checkLeft(t)
 }
 
 // forkable are the edits with which the web server of the shop has a port of the host.

@@ -116,6 +116,7 @@ func TestTroubles(t *testing.T) {
 		testStoppedOnPurpose,
 		testUndoOfTurnThatBeginsWithRollback,
 		testContainersOfUsers,
+		testForkOfUsersProject,
 		testLeftoverOnTheServer,
 	)
 }

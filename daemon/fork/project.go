@@ -413,9 +413,9 @@ func (s *Service) runCompose(ctx context.Context, was, rec store.App, of engine.
 	for _, name := range env {
 		command = append(command, "--env-file", filepath.Join(rec.Workspace, name))
 	}
-	ctx, cancel := context.WithTimeout(ctx, composePatience)
+	limited, cancel := context.WithTimeout(ctx, composePatience) // the files are removed with ctx, also when the time is over
 	defer cancel()
-	ran, err := s.apps.RunInside(ctx, rec, slices.Concat(command, up, names), maxComposeOutput)
+	ran, err := s.apps.RunInside(limited, rec, slices.Concat(command, up, names), maxComposeOutput)
 	switch {
 	case err != nil:
 		return (&errs.Error{Kind: errs.Unavailable, Message: "the compose tool " + strings.Join(of.Tool, " ") + " cannot be run", Err: err}).
