@@ -4,11 +4,13 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"testing"
 
+	"mulligan/daemon"
 	"mulligan/errs"
 	"mulligan/ipc"
 	"mulligan/testkit"
@@ -124,6 +126,52 @@ func testForksPartly(t *testing.T) {
 			t.Errorf("the fork %s has %q, %v, and is %+v", f.Slug, text, err, f)
 		}
 		check(t, d.DropFork(t.Context(), root, "shop", f.Fork.Name))
+	}
+}
+
+// testForkSetWhileMade changes the settings of a fork just before the fork is made: the change waits for the fork's command to end, and the fork's record
+// then has both, the change and that the fork is whole.
+func testForkSetWhileMade(t *testing.T) {
+	t.Parallel()
+	testkit.Need(t, "root")
+	dir, err := os.MkdirTemp("/var/tmp", "mt")
+	check(t, err)
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	w := world{dir: dir}
+	check(t, os.Mkdir(w.ws(), 0o755))
+	in := filepath.Join(dir, "shop-forks", "1")
+	var d *daemon.Daemon
+	changed := make(chan error, 1)
+	next := []string{"sh", "-c", "exec sleep 100000"}
+	opt := w.options()
+	opt.Failpoint = func(step string) error {
+		if step == "fork: filled" {
+			there := func(file string) func() bool {
+				return func() bool { _, err := os.Stat(filepath.Join(in, file)); return err == nil }
+			}
+			testkit.Eventually(t, "the fork's command runs", there("ready"))
+			go func() {
+				_, err := d.SetApp(t.Context(), root, "shop-1", ipc.AppChange{Run: &next})
+				changed <- err
+			}()
+			testkit.Eventually(t, "the fork's command is asked to end", there("asked"))
+			check(t, os.WriteFile(filepath.Join(in, "may-end"), nil, 0o644))
+		}
+		return nil
+	}
+	d = w.openAs(t, opt)
+	defer func() { w.close(t, d) }()
+	slow := "trap 'touch asked; until [ -e may-end ]; do sleep 0.1; done; exit 0' TERM; touch ready; while :; do sleep 0.1; done"
+	_, err = d.AddApp(t.Context(), root, ipc.App{Slug: "shop", Workspace: w.ws(), Run: []string{"sh", "-c", slow}, Exclude: []string{"ready", "asked", "may-end"}})
+	check(t, err)
+	_, err = d.Fork(t.Context(), root, "shop", ipc.ForkRequest{})
+	check(t, err)
+	check(t, <-changed)
+	check(t, os.WriteFile(filepath.Join(w.ws(), "may-end"), nil, 0o644))
+	f, err := d.App(t.Context(), root, "shop-1")
+	check(t, err)
+	if f.Fork.Making || !slices.Equal(f.Run, next) {
+		t.Errorf("the record says that the fork is being made: %t, and that it runs %q", f.Fork.Making, f.Run)
 	}
 }
 

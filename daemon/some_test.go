@@ -74,6 +74,7 @@ func TestForksAtWork(t *testing.T) {
 		testForksOfUnits,
 		testKeepPart,
 		testForkSettings,
+		testForkSetWhileMade,
 		testForksPartly,
 		testForksMounted,
 		testExpiry,

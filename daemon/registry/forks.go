@@ -93,6 +93,11 @@ func (svc *Service) forksOf(id ipc.AppID) (names []string) {
 
 // ForkMade records that a fork is complete. From then on its files are watched if its parent's are.
 func (svc *Service) ForkMade(ctx context.Context, a *app.App) error {
+	release, err := svc.apps.AcquireBrief(ctx, a, "fork") // somebody may change the fork's settings, and with them its record
+	if err != nil {
+		return err
+	}
+	defer release()
 	if err := svc.markFork(ctx, a, false); err != nil {
 		return err
 	}
@@ -104,7 +109,7 @@ func (svc *Service) markFork(ctx context.Context, a *app.App, making bool) error
 	return svc.ChangeFork(ctx, a, func(f *ipc.Fork) { f.Making = making })
 }
 
-// ChangeFork changes what the record says of a fork.
+// ChangeFork changes what the record says of a fork. The caller has acquired the fork.
 func (svc *Service) ChangeFork(ctx context.Context, a *app.App, change func(*ipc.Fork)) error {
 	rec := a.Rec()
 	fork := *rec.Fork
