@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"mulligan/daemon"
@@ -172,6 +173,51 @@ func testForkSetWhileMade(t *testing.T) {
 	check(t, err)
 	if f.Fork.Making || !slices.Equal(f.Run, next) {
 		t.Errorf("the record says that the fork is being made: %t, and that it runs %q", f.Fork.Making, f.Run)
+	}
+}
+
+// testReceiptsOfKeep keeps forks where a step fails. The client gets the receipt of a rollback that was put back, with the error, and of one that was done
+// where only the fork could not be dropped.
+func testReceiptsOfKeep(t *testing.T) {
+	t.Parallel()
+	testkit.Need(t, "root")
+	dir, err := os.MkdirTemp("/var/tmp", "mt")
+	check(t, err)
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	w := world{dir: dir}
+	check(t, os.Mkdir(w.ws(), 0o755))
+	var failAt atomic.Value
+	failAt.Store("")
+	opt := w.options()
+	opt.Failpoint = func(step string) error {
+		if step == failAt.Load() {
+			return errors.New("the test says so")
+		}
+		return nil
+	}
+	d := w.openAs(t, opt)
+	defer w.close(t, d)
+	client := serveSocket(t, d)
+	_, err = client.AddApp(t.Context(), ipc.App{Slug: "shop", Workspace: w.ws()})
+	check(t, err)
+	made, err := client.Fork(t.Context(), "shop", ipc.ForkRequest{Name: "tried"})
+	check(t, err)
+	write(t, made.Forks[0].Workspace, "state", "tried")
+
+	failAt.Store("commit files")
+	res, err := client.Keep(t.Context(), "shop", "tried", ipc.KeepRequest{})
+	if err == nil || !strings.Contains(err.Error(), "the test says so") || res.RolledBack || !res.Recovered || res.SafetyCheckpoint == nil {
+		t.Errorf("a rollback that was put back: %v, %+v", err, res)
+	}
+	failAt.Store("fork: stopped")
+	res, err = client.Keep(t.Context(), "shop", "tried", ipc.KeepRequest{})
+	if err != nil || !res.RolledBack || !slices.ContainsFunc(res.Warnings, func(w string) bool {
+		return strings.HasPrefix(w, "the fork tried could not be dropped: ") && strings.Contains(w, "the test says so")
+	}) {
+		t.Errorf("a fork that could not be dropped: %v, %+v", err, res)
+	}
+	if got, err := os.ReadFile(filepath.Join(w.ws(), "state")); err != nil || string(got) != "tried" {
+		t.Errorf("the app has %q, %v", got, err)
 	}
 }
 

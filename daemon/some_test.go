@@ -73,6 +73,7 @@ func TestForksAtWork(t *testing.T) {
 		testBisectForks,
 		testForksOfUnits,
 		testKeepPart,
+		testReceiptsOfKeep,
 		testForkSettings,
 		testForkSetWhileMade,
 		testForksPartly,

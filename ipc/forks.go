@@ -196,9 +196,18 @@ func (c *Client) Forks(ctx context.Context, app string) (ForkList, error) {
 	return askApp[ForkList](ctx, c, http.MethodGet, app, nil, nil, "forks")
 }
 
-// Keep takes an app to the present state of its fork.
+// Keep takes an app to the present state of its fork. For a rollback that began and failed, it returns both the receipt and the error.
 func (c *Client) Keep(ctx context.Context, app, fork string, req KeepRequest) (RollbackResult, error) {
-	return askApp[RollbackResult](ctx, c, http.MethodPost, app, nil, req, "forks", fork, "keep")
+	p, err := appPath(app, nil, "forks", fork, "keep")
+	if err != nil {
+		return RollbackResult{}, err
+	}
+	resp, err := c.send(ctx, http.MethodPost, p, accepted(ctx), req)
+	if err != nil {
+		return RollbackResult{}, err
+	}
+	defer resp.Body.Close()
+	return c.receipt(ctx, resp)
 }
 
 // DropFork removes a fork of an app.

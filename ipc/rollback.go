@@ -31,19 +31,24 @@ func (c *Client) Rollback(ctx context.Context, app string, id CheckpointID, req 
 		return RollbackResult{}, err
 	}
 	defer resp.Body.Close()
-	switch {
-	case isEvents(resp) && onStage != nil:
+	if isEvents(resp) && onStage != nil {
 		return c.follow(ctx, resp, onStage)
-	case isJSON(resp):
-		return c.receipt(ctx, resp)
 	}
-	return RollbackResult{}, refused(resp, nil)
+	return c.receipt(ctx, resp)
 }
 
-// receipt reads a result. If the rollback failed, the result also has the error, in the form of all other errors.
-func (c *Client) receipt(ctx context.Context, resp *http.Response) (RollbackResult, error) {
-	var res RollbackResult
-	if err := c.decode(ctx, resp.Body, &res); err != nil {
+// receipt reads a result, which may come after events that tell the progress. If the rollback failed, the result also has the error, in the form of all
+// other errors.
+func (c *Client) receipt(ctx context.Context, resp *http.Response) (res RollbackResult, err error) {
+	switch {
+	case isEvents(resp):
+		err = c.followProgress(ctx, resp, &res)
+	case isJSON(resp):
+		err = c.decode(ctx, resp.Body, &res)
+	default:
+		err = refused(resp, nil)
+	}
+	if err != nil {
 		return RollbackResult{}, err
 	}
 	if res.Error != nil || resp.StatusCode >= 300 {

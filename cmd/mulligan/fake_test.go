@@ -69,6 +69,9 @@ func (f *fake) handler() http.Handler {
 		"POST /api/apps/{app}/checkpoints/{cp}/unpin":    f.one(f.pin(false)),
 		"POST /api/apps/{app}/checkpoints/{cp}/verify":   f.one(f.verify),
 		"POST /api/apps/{app}/checkpoints/{cp}/rollback": f.one(f.rollback),
+		"POST /api/apps/{app}/forks/{fork}/keep": func(a *fakeApp, w http.ResponseWriter, r *http.Request) error { // every fork has the first checkpoint's state
+			return f.rollback(a, 0, w, r)
+		},
 	} {
 		mux.Handle(pattern, ipc.Handle(func(w http.ResponseWriter, r *http.Request) error {
 			f.mu.Lock()

@@ -153,10 +153,11 @@ func (f *keepCmd) run(ctx context.Context, name string) error {
 		return err
 	}
 	res, err := client.Keep(ctx, app, name, f.req)
-	if err != nil {
-		return err
+	var id ipc.CheckpointID
+	if res.RestoredTo != nil {
+		id = res.RestoredTo.ID
 	}
-	return f.out.PrintReceipt(res.RestoredTo.ID, res)
+	return f.rolledBack(ctx, "keep", id, f.req.DryRun, res, err)
 }
 
 type dropCmd struct {

@@ -158,14 +158,19 @@ func (c *cli) rollback(ctx context.Context, client *ipc.Client, app string, id i
 	}
 	res, err := client.Rollback(ctx, app, id, req, onStage)
 	show.End()
+	return c.rolledBack(ctx, "rollback", id, req.DryRun, res, err)
+}
+
+// rolledBack prints the receipt of a rollback to the checkpoint id, and returns the error with which the command op ends.
+func (c *cli) rolledBack(ctx context.Context, op string, id ipc.CheckpointID, dryRun bool, res ipc.RollbackResult, err error) error {
 	if err != nil && ctx.Err() != nil {
 		return interrupted{
-			op: "rollback", message: "interrupted; a rollback that the daemon has begun goes on to its end",
+			op: op, message: "interrupted; a rollback that the daemon has begun goes on to its end",
 			hint: "see `mulligan log` for how it went",
 		}
 	}
-	if err == nil && !res.RolledBack && !res.DryRun && !req.DryRun {
-		err = errs.New(errs.Internal, "rollback", "the daemon did not report the rollback's result").WithHint("see `mulligan log`")
+	if err == nil && !res.RolledBack && !res.DryRun && !dryRun {
+		err = errs.New(errs.Internal, op, "the daemon did not report the rollback's result").WithHint("see `mulligan log`")
 	}
 	if err != nil && len(res.Stages) == 0 {
 		return err // no stage has begun, so there is no receipt

@@ -206,7 +206,12 @@ func (svc *Service) postRollback(w http.ResponseWriter, r *http.Request, who ipc
 		return svc.streamRollback(w, r, who, ref, id, req)
 	}
 	res, err := svc.rollbacks.Rollback(r.Context(), who, ref, id, req, nil)
-	if res.Error != nil { // the rollback began and failed: the receipt is the answer
+	return answerReceipt(w, res, err)
+}
+
+// answerReceipt writes the receipt of a rollback, also of one that began and failed.
+func answerReceipt(w http.ResponseWriter, res ipc.RollbackResult, err error) error {
+	if res.Error != nil {
 		ipc.WriteJSON(w, ipc.HTTPStatus(res.Error.Kind), res)
 		return nil
 	}

@@ -55,16 +55,13 @@ func (s *stream) end(kept *keptAnswer, err error) error {
 		return err
 	}
 	defer s.sse.Close()
-	var refused struct{ Error *ipc.ErrorBody }
 	switch {
 	case err != nil:
 		_ = s.sse.Fail(err)
-	case kept.status >= http.StatusMultipleChoices && json.Unmarshal(kept.body.Bytes(), &refused) == nil && refused.Error != nil:
-		_ = s.sse.Send(ipc.EventError, refused.Error) // as a client that awaits no events reads it
 	case kept.body.Len() == 0:
 		_ = s.sse.Send(ipc.EventAnswer, nil)
 	default:
-		_ = s.sse.Send(ipc.EventAnswer, json.RawMessage(kept.body.Bytes()))
+		_ = s.sse.Send(ipc.EventAnswer, json.RawMessage(kept.body.Bytes())) // also the receipt of a rollback that failed, which has its error
 	}
 	return nil
 }

@@ -1,9 +1,12 @@
 package api
 
 import (
+	"context"
 	"net/http"
 	"net/http/httptest"
+	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"mulligan/errs"
@@ -66,5 +69,38 @@ func TestProgressOfLongOperation(t *testing.T) {
 		if ev, err = r.Next(); err != nil || ev.Name != want || want == ipc.EventAnswer && string(ev.Data) != `{"id":"cp-1"}` {
 			t.Errorf("its end: %s %s %v", ev.Name, ev.Data, err)
 		}
+	}
+}
+
+// The receipt of a rollback that failed comes whole after the progress, as its answer does without.
+func TestReceiptAfterProgress(t *testing.T) {
+	told := make(chan struct{})
+	failed := ipc.RollbackResult{Recovered: true, Error: &ipc.ErrorBody{Kind: errs.Conflict, Op: "roll back", Message: "it is so"}}
+	serve := long(func(w http.ResponseWriter, r *http.Request, _ ipc.Caller) error {
+		if ipc.WantsSSE(r) {
+			snap.NewMeter(r.Context(), "files read", snap.UnitFiles, 10).Add(4)
+			<-told
+		}
+		return answerReceipt(w, failed, failed.Error.Err())
+	})
+	socket := filepath.Join(t.TempDir(), "s")
+	l, err := ipc.Listen(socket, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv := ipc.NewHTTPServer(ipc.Handle(func(w http.ResponseWriter, r *http.Request) error { return serve(w, r, ipc.Caller{}) }), nil)
+	go srv.Serve(l)
+	t.Cleanup(func() { srv.Close() })
+	once := sync.OnceFunc(func() { close(told) })
+	for _, ctx := range []context.Context{t.Context(), ipc.WithProgress(t.Context(), func(ipc.Progress) { once() })} {
+		res, err := ipc.NewClient(socket).Keep(ctx, "shop", "tried", ipc.KeepRequest{})
+		if errs.KindOf(err) != errs.Conflict || !res.Recovered {
+			t.Errorf("%v, %+v", err, res)
+		}
+	}
+	select {
+	case <-told:
+	default:
+		t.Error("there was no progress")
 	}
 }

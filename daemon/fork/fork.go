@@ -330,10 +330,18 @@ func (s *Service) KeepFork(ctx context.Context, who ipc.Caller, ref, name string
 		}
 		return res, errs.Wrap(errs.Failed, op, err)
 	}
-	if err != nil || req.AndStay {
+	if err != nil {
 		return res, errs.Also(err, forget())
 	}
-	return res, errs.Wrap(errs.Failed, op, s.drop(ctx, who, a))
+	// The app has the fork's state now: what fails from here on is told in the receipt, and is no failure of it.
+	if req.AndStay {
+		if err := forget(); err != nil {
+			res.Warnings = append(res.Warnings, fmt.Sprintf("the checkpoint %s of the fork lacks layers, and could not be deleted: %s", made.ID, errs.Words(err)))
+		}
+	} else if err := s.drop(ctx, who, a); err != nil {
+		res.Warnings = append(res.Warnings, fmt.Sprintf("the fork %s could not be dropped: %s", name, errs.Words(err)))
+	}
+	return res, nil
 }
 
 // beginAgain starts what was stopped of a fork, unless the fork is dropped.

@@ -66,7 +66,7 @@ async function ask(method, path, body) {
   const resp = await send(method, path, body);
   if (resp.status === 204) return null;
   const data = await resp.json().catch(() => null);
-  if (!resp.ok) throw new Failure(resp.status, data);
+  if (!resp.ok && !data?.stages) throw new Failure(resp.status, data); // the receipt of a rollback that began and failed is an answer
   return data;
 }
 
