@@ -221,6 +221,79 @@ func testReceiptsOfKeep(t *testing.T) {
 	}
 }
 
+// testWrittenWhileKept writes a file into a fork's folder while the app is taken to the fork's state. The fork does not run meanwhile; it stays, with the
+// file, and runs again. Where nothing is written, it goes.
+func testWrittenWhileKept(t *testing.T) {
+	t.Parallel()
+	testkit.Need(t, "root")
+	dir, err := os.MkdirTemp("/var/tmp", "mt")
+	check(t, err)
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	w := world{dir: dir}
+	check(t, os.Mkdir(w.ws(), 0o755))
+	w.set(t, "zero")
+	var d *daemon.Daemon
+	var during atomic.Pointer[func()] // is called once while the app is switched
+	opt := w.options()
+	opt.Failpoint = func(step string) error {
+		if step == "commit files" {
+			if do := during.Swap(nil); do != nil {
+				(*do)()
+			}
+		}
+		return nil
+	}
+	d = w.openAs(t, opt)
+	defer func() { w.close(t, d) }()
+	_, err = d.AddApp(t.Context(), root, ipc.App{
+		Slug: "shop", Workspace: w.ws(), Run: []string{"sh", "-c", "exec sleep 100000"},
+		Databases: []ipc.Database{{Name: "shop", Driver: "sqlite", DSN: "shop.db"}},
+	})
+	check(t, err)
+	made, err := d.Fork(t.Context(), root, "shop", ipc.ForkRequest{Name: "tried"})
+	check(t, err)
+	fork := world{dir: filepath.Dir(made.Forks[0].Workspace), at: made.Forks[0].Workspace}
+	fork.set(t, "tried")
+	state := func() string {
+		f, err := d.App(t.Context(), root, "shop-tried")
+		check(t, err)
+		return f.State
+	}
+	for what, write := range map[string]func(){
+		"a file": func() { check(t, os.WriteFile(filepath.Join(fork.ws(), "late"), []byte("late"), 0o644)) },
+		"a row":  func() { fork.setSQLite(t, "late") },
+	} {
+		was := ""
+		do := func() { was = state(); write() }
+		during.Store(&do)
+		res, err := d.KeepFork(t.Context(), root, "shop", "tried", ipc.KeepRequest{})
+		check(t, err)
+		if was == "" || was == "running" {
+			t.Errorf("%s: the fork was %q while the app was switched", what, was)
+		}
+		if !slices.ContainsFunc(res.Warnings, func(w string) bool { return strings.HasPrefix(w, "the fork tried was not dropped: ") }) {
+			t.Errorf("%s: the receipt does not say that the fork stays: %q", what, res.Warnings)
+		}
+		if now := state(); now != "running" {
+			t.Errorf("%s: the fork is %q afterwards", what, now)
+		}
+	}
+	if got, err := os.ReadFile(filepath.Join(fork.ws(), "late")); err != nil || string(got) != "late" {
+		t.Errorf("the fork has %q, %v", got, err)
+	}
+	if got, err := fork.sqliteSays(); err != nil || got != "late" {
+		t.Errorf("the fork's database has %q, %v", got, err)
+	}
+	res, err := d.KeepFork(t.Context(), root, "shop", "tried", ipc.KeepRequest{})
+	check(t, err)
+	if list, err := d.Forks(t.Context(), root, "shop"); err != nil || len(list.Forks) != 0 || len(res.Warnings) != 0 {
+		t.Errorf("kept again: %+v, %v, %q", list.Forks, err, res.Warnings)
+	}
+	if got, err := w.sqliteSays(); err != nil || got != "late" {
+		t.Errorf("the app's database has %q, %v", got, err)
+	}
+}
+
 // testKeepPart takes a part of a fork. The app has that part of it alone, and the rest of the fork is in a checkpoint of the app. A scope
 // that names nothing is refused before anything is made.
 func testKeepPart(t *testing.T) {

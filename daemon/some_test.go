@@ -74,6 +74,7 @@ func TestForksAtWork(t *testing.T) {
 		testForksOfUnits,
 		testKeepPart,
 		testReceiptsOfKeep,
+		testWrittenWhileKept,
 		testForkSettings,
 		testForkSetWhileMade,
 		testForksPartly,

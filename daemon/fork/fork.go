@@ -275,19 +275,22 @@ func (s *Service) KeepFork(ctx context.Context, who ipc.Caller, ref, name string
 		}
 	}
 	ctx = context.WithoutCancel(ctx)
-	if len(a.Rec().Fork.Dotenv) > 0 && !req.DryRun {
-		begin, err := s.lend(ctx, a)
-		defer s.beginAgain(a, begin)
-		if err != nil {
-			return res, errs.Wrap(errs.Failed, op, err)
-		}
-	}
 	seeded, err := s.apps.SeededLayers(a.Rec())
 	if err != nil {
 		return res, err
 	}
-	if len(seeded) > 0 && !req.DryRun { // the files of its servers are kept
-		begin, err := s.pause(ctx, a)
+	// A fork that is dropped afterwards does not run meanwhile, because what it writes would be lost; nor does one whose servers' files are kept.
+	paused := !req.DryRun && (!req.AndStay || len(seeded) > 0 || len(a.Rec().Fork.Dotenv) > 0)
+	var running, healthy *bool
+	if paused {
+		if running, healthy, err = s.apps.PresentCondition(ctx, a); err != nil {
+			return res, errs.Wrap(errs.Failed, op, err)
+		}
+		stop := s.pause
+		if len(a.Rec().Fork.Dotenv) > 0 {
+			stop = s.lend
+		}
+		begin, err := stop(ctx, a)
 		defer s.beginAgain(a, begin)
 		if err != nil {
 			return res, errs.Wrap(errs.Failed, op, err)
@@ -302,6 +305,9 @@ func (s *Service) KeepFork(ctx context.Context, who ipc.Caller, ref, name string
 		return res, err
 	}
 	state.Pinned = false
+	if paused { // how the fork was before says how the app has to be with its state
+		state.Running, state.Healthy = running, healthy
+	}
 	var without []string
 	if req.DryRun {
 		without = seeded
@@ -334,7 +340,14 @@ func (s *Service) KeepFork(ctx context.Context, who ipc.Caller, ref, name string
 		return res, errs.Also(err, forget())
 	}
 	// The app has the fork's state now: what fails from here on is told in the receipt, and is no failure of it.
-	if req.AndStay {
+	stays := req.AndStay
+	if !stays {
+		if why := s.changedSince(ctx, a, state); why != "" {
+			res.Warnings = append(res.Warnings, fmt.Sprintf("the fork %s was not dropped: %s", name, why))
+			stays = true
+		}
+	}
+	if stays {
 		if err := forget(); err != nil {
 			res.Warnings = append(res.Warnings, fmt.Sprintf("the checkpoint %s of the fork lacks layers, and could not be deleted: %s", made.ID, errs.Words(err)))
 		}
@@ -344,9 +357,29 @@ func (s *Service) KeepFork(ctx context.Context, who ipc.Caller, ref, name string
 	return res, nil
 }
 
-// beginAgain starts what was stopped of a fork, unless the fork is dropped.
+// changedSince says what has changed in the folder of a fork since cp, its checkpoint, as by an editor; "": nothing has. Servers, volumes and disks are left
+// out: to compare them takes long, and what writes to them is stopped, except a guest.
+func (s *Service) changedSince(ctx context.Context, a *app.App, cp store.Checkpoint) (why string) {
+	for _, l := range a.Layers() {
+		held, ok := cp.Snapshot(l.Name)
+		differ, can := l.Driver.(snap.Differ)
+		if !ok || !can || l.Family != "files" && l.Family != "sqlite" {
+			continue
+		}
+		switch changes, err := differ.Diff(ctx, held.ID, "", nil); {
+		case err != nil && l.Name != snap.Files && layer.Unreadable(err): // as a damaged database, which was captured byte by byte
+		case err != nil:
+			return "what has changed in it since it was captured is not known: " + errs.Words(err)
+		case len(changes) > 0:
+			return fmt.Sprintf("%s has changed in it since it was captured, which the app does not have; keep it again, or drop it", changes[0].Path)
+		}
+	}
+	return ""
+}
+
+// beginAgain starts what was stopped of a fork, unless the fork is dropped, or was in part.
 func (s *Service) beginAgain(a *app.App, begin func() error) {
-	if _, err := s.apps.Find(accounts.Self(), string(a.Rec().ID)); err != nil {
+	if _, err := s.apps.Find(accounts.Self(), string(a.Rec().ID)); err != nil || a.Rec().Fork.Making {
 		return
 	}
 	if err := begin(); err != nil {
@@ -354,7 +387,7 @@ func (s *Service) beginAgain(a *app.App, begin func() error) {
 	}
 }
 
-// pause stops a fork and those of its database servers whose files are kept. begin starts again what ran, as does the next start of the daemon after a crash.
+// pause stops a fork, except its guest, and those of its database servers whose files are kept. begin starts again what ran, as does the next start of the daemon after a crash.
 func (s *Service) pause(ctx context.Context, a *app.App) (begin func() error, err error) {
 	begin = func() error { return nil }
 	release, err := s.apps.Acquire(ctx, a, "keep fork", accounts.Self())
@@ -387,7 +420,7 @@ func (s *Service) pause(ctx context.Context, a *app.App) (begin func() error, er
 		if err := mark(true); err != nil { // it is recorded before the stop, or the fork runs on
 			return func() error { return nil }, err
 		}
-		if err := s.apps.StopUnit(ctx, a); err != nil {
+		if err := s.apps.PauseHost(ctx, a); err != nil {
 			return begin, err
 		}
 	}
