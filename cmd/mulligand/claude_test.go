@@ -32,7 +32,11 @@ func TestClaudeCode(t *testing.T) {
 	overhear(t, filepath.Join(home, ".claude", "settings.json"), payloads)
 
 	stood := make(chan []ipc.Checkpoint, 1) // when the model asked for the edit
-	m := newModel(t, a.ws, func() {
+	m := newModel(t, a.ws, func(tool string) {
+		if tool == "Bash" {
+			think(t, d, 0) // a hook waits for the databases for a moment only
+			return
+		}
 		list, err := d.client.Checkpoints(t.Context(), "shop", ipc.CheckpointQuery{Trigger: ipc.TriggerAgent})
 		if err != nil {
 			t.Error(err)
@@ -77,7 +81,7 @@ func TestClaudeCode(t *testing.T) {
 			t.Errorf("call %s: %+v", id, c)
 		}
 	}
-	if len(calls) != 2 {
+	if len(calls) != 3 { // with the thinking
 		t.Errorf("calls: %+v", turn.Calls)
 	}
 	d.must("rollback", string(*turn.CheckpointID), "--app", "shop")
@@ -143,15 +147,15 @@ func claudeTurn(t *testing.T, d *daemonProcess) ipc.Turn {
 // with what a script says comes after the tool results so far.
 type model struct {
 	*httptest.Server
-	ws         string
-	command    string // what it runs with Bash
-	beforeEdit func() // is called when it asks for the edit
-	mu         sync.Mutex
-	seen       strings.Builder
+	ws      string
+	command string            // what it runs with Bash
+	before  func(tool string) // is called when it asks for Bash and for Edit
+	mu      sync.Mutex
+	seen    strings.Builder
 }
 
-func newModel(t *testing.T, ws string, beforeEdit func()) *model {
-	m := &model{ws: ws, command: "echo by bash >bash.txt", beforeEdit: beforeEdit}
+func newModel(t *testing.T, ws string, before func(tool string)) *model {
+	m := &model{ws: ws, command: "echo by bash >bash.txt", before: before}
 	m.Server = httptest.NewServer(m)
 	t.Cleanup(m.Close)
 	return m
@@ -199,11 +203,12 @@ func (m *model) answer(w http.ResponseWriter, body []byte) {
 		done := func(id string) bool { return strings.Contains(string(body), `"tool_use_id":"`+id+`"`) }
 		switch {
 		case !done("toolu_bash"):
+			m.before("Bash")
 			use("toolu_bash", "Bash", map[string]any{"command": m.command, "description": "Write a file"})
 		case !done("toolu_read"): // Edit wants a file to be read first
 			use("toolu_read", "Read", map[string]any{"file_path": file})
 		case !done("toolu_edit"):
-			m.beforeEdit()
+			m.before("Edit")
 			use("toolu_edit", "Edit", map[string]any{"file_path": file, "old_string": "as it was", "new_string": "as it is"})
 		}
 	}

@@ -22,7 +22,7 @@ func TestLongFirstMinutes(t *testing.T) {
 	claude := filepath.Join(fromNPM(t, "claude", 240), "@anthropic-ai", "claude-code-linux-x64", "claude")
 	home := testkit.TempDir(t)
 	source, ws := filepath.Join(home, "mulligan"), filepath.Join(home, "shop")
-	m := newModel(t, ws, func() {})
+	m := newModel(t, ws, func(string) {})
 	m.command = "rm -rf templates; sqlite3 shop.db 'DROP TABLE orders'"
 	port := testkit.Port(t)
 
