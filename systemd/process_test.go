@@ -183,10 +183,11 @@ func watchdogRole() error {
 }
 
 func TestWatchdog(t *testing.T) {
+	t.Parallel()
 	ctx, h, m := setup(t)
 	alive := h.RunDir + "/alive"
 	must(t, os.WriteFile(alive, nil, 0o644))
-	h.WriteUnit(t, "dog.service", roleUnit("watchdog", "/run/alive", "WatchdogSec=400ms\nRestart=on-watchdog\nRestartSec=50ms\nTimeoutAbortSec=5"))
+	h.WriteUnit(t, "dog.service", roleUnit("watchdog", "/run/alive", "WatchdogSec=4s\nRestart=on-watchdog\nRestartSec=50ms\nTimeoutAbortSec=5"))
 	u := m.Unit("dog.service")
 	must(t, u.Start(ctx))
 	started := state(t, u)
@@ -200,7 +201,7 @@ func TestWatchdog(t *testing.T) {
 		return n
 	}
 	begin := pings()
-	until(t, u, "pinged for a second", func(systemd.Status) bool { return pings() > begin+1_000_000 })
+	until(t, u, "pinged for five seconds", func(systemd.Status) bool { return pings() > begin+5_000_000 })
 	if st := state(t, u); st.MainPID != started.MainPID || st.Restarts != 0 {
 		t.Fatalf("it was restarted though it lives: %+v", st)
 	}

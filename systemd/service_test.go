@@ -13,9 +13,10 @@ import (
 	"mulligan/errs"
 	"mulligan/systemd"
 	"mulligan/systemd/systemdtest"
+	"mulligan/testkit"
 )
 
-const patience = 30 * time.Second
+const patience = testkit.Patience
 
 // setup boots a systemd and connects to it.
 func setup(t *testing.T) (context.Context, *systemdtest.Host, *systemd.Manager) {
@@ -53,6 +54,28 @@ func until(t *testing.T, u systemd.Unit, what string, ok func(systemd.Status) bo
 			t.Fatalf("%s: not %s: %+v", u.Name(), what, st)
 		}
 	}
+}
+
+// timeout is a context whose deadline passes when the test cancels the context in it.
+type timeout struct{ context.Context }
+
+func (c timeout) Err() error {
+	if c.Context.Err() != nil {
+		return context.DeadlineExceeded
+	}
+	return nil
+}
+
+// outOfTime calls f with a context whose deadline passes as soon as the unit is in the state.
+func outOfTime(t *testing.T, u systemd.Unit, state string, f func(context.Context) error) error {
+	t.Helper()
+	ctx, pass := context.WithCancel(t.Context())
+	defer pass()
+	done := make(chan error, 1)
+	go func() { done <- f(timeout{ctx}) }()
+	until(t, u, state, func(s systemd.Status) bool { return s.Active == state })
+	pass()
+	return <-done
 }
 
 func state(t *testing.T, u systemd.Unit) systemd.Status {
@@ -212,9 +235,7 @@ func TestStubborn(t *testing.T) {
 	must(t, u.Start(ctx))
 	pid := state(t, u).MainPID
 
-	short, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
-	defer cancel()
-	wantErr(t, u.Stop(short), errs.Failed, "stop mule.service", "still deactivating",
+	wantErr(t, outOfTime(t, u, "deactivating", u.Stop), errs.Failed, "stop mule.service", "still deactivating",
 		fmt.Sprintf("pid %d (/bin/sh -c", pid), "kill --signal=SIGKILL mule.service")
 	if st := state(t, u); st.Active != "deactivating" || st.MainPID != pid {
 		t.Errorf("lost track: %+v", st)
@@ -236,13 +257,12 @@ func TestStubborn(t *testing.T) {
 }
 
 func TestLeftovers(t *testing.T) {
+	t.Parallel()
 	ctx, h, m := setup(t)
 	h.WriteUnit(t, "litter.service", "[Service]\nType=forking\nKillMode=process\nExecStart=/bin/sh -c '/bin/sleep 1234 & /bin/sleep 1000 & exit 0'\n")
 	u := m.Unit("litter.service")
 	must(t, u.Start(ctx))
-	short, cancel := context.WithTimeout(ctx, time.Second)
-	defer cancel()
-	wantErr(t, u.Stop(short), errs.Failed, "left processes", "/bin/sleep 1", "KillMode=control-group")
+	wantErr(t, u.Stop(ctx), errs.Failed, "left processes", "/bin/sleep 1", "KillMode=control-group")
 
 	done := make(chan error, 1)
 	go func() { done <- u.Stop(ctx) }()
@@ -318,9 +338,7 @@ func TestOvertaken(t *testing.T) {
 	must(t, u.Stop(ctx))
 	wantErr(t, <-done, errs.Conflict, "start slow.service", "another systemd job")
 
-	short, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
-	defer cancel()
-	wantErr(t, u.Start(short), errs.Failed, "still activating", "journalctl -u slow.service")
+	wantErr(t, outOfTime(t, u, "activating", u.Start), errs.Failed, "still activating", "journalctl -u slow.service")
 	must(t, u.Stop(ctx))
 }
 

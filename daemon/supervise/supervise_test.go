@@ -294,7 +294,7 @@ func TestStopWhileRestarting(t *testing.T) {
 func TestStubborn(t *testing.T) {
 	dir := t.TempDir()
 	cfg := script(dir, "trap '' TERM; echo $$ > "+dir+"/ready; while :; do sleep 1000; done")
-	cfg.StopTimeout = time.Second
+	cfg.StopTimeout = 3 * time.Second
 	p := supervise(t, cfg)
 	must(t, p.Start(t.Context()))
 	pid := pidFrom(t, dir+"/ready")
@@ -302,6 +302,7 @@ func TestStubborn(t *testing.T) {
 	short, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	wantErr(t, p.Stop(short), errs.Failed, "stop shop", "still ", fmt.Sprintf("pid %d (sh)", pid))
+	until(t, "being stopped", func() bool { return state(t, p).Active == "deactivating" })
 	left, leave := context.WithCancel(t.Context())
 	leave()
 	wantErr(t, p.Stop(left), errs.Unavailable, "stop shop")
