@@ -65,9 +65,11 @@ func TestNoting(t *testing.T) {
 func TestNotingLetsGo(t *testing.T) {
 	for _, broken := range []bool{false, true} {
 		var fail atomic.Bool
+		var failed atomic.Int32
 		f := &followed{site: newSite(t, func(c *Config) {
 			c.Failpoint = func(step string) error {
 				if step == "keyframe" && fail.Load() {
+					failed.Add(1)
 					return errors.New("the disk is full")
 				}
 				return nil
@@ -82,6 +84,9 @@ func TestNotingLetsGo(t *testing.T) {
 		fail.Store(broken)
 		must(t, f.Delete(t.Context(), first.ID))
 		fail.Store(false)
+		if (failed.Load() > 0) != broken {
+			t.Errorf("broken %v: the journal could not be written %d times", broken, failed.Load())
+		}
 		freed, err := f.cas.Collect(t.Context())
 		if must(t, err); freed < 1<<20 {
 			t.Errorf("broken %v: %d bytes were freed", broken, freed)
