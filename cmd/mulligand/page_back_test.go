@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -9,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	cdpage "github.com/chromedp/cdproto/page"
 	"github.com/chromedp/chromedp"
 
 	"mulligan/ipc"
@@ -33,6 +35,10 @@ func testPageAfterBack(t *testing.T) {
 	a.d.must("create", "--app", "shop", "--notes", "good")
 	good := a.checkpoints()[0]
 	b := newBrowser(t)
+	b.do(chromedp.ActionFunc(func(ctx context.Context) error {
+		_, err := cdpage.AddScriptToEvaluateOnNewDocument(lastingNotices).Do(ctx)
+		return err
+	}))
 	link := ask[ipc.UILink](d, "ui", "--print")
 	leave := func(view string, choices func()) {
 		a.set(t, "broken")
@@ -73,6 +79,12 @@ func testPageAfterBack(t *testing.T) {
 	b.gone("#ended .notice")
 	b.innocent(link.URL)
 }
+
+// lastingNotices is a script that keeps the notices which the page removes by itself, after 15 seconds: a test may look at them for longer.
+const lastingNotices = `(() => {
+	const real = window.setTimeout;
+	window.setTimeout = (f, ms, ...args) => ms === 15000 ? 0 : real(f, ms, ...args);
+})()`
 
 // testPageFromTheTop goes from view to view on a small screen: each is seen from its top, below the page's header.
 func testPageFromTheTop(t *testing.T) {

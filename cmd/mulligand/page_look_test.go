@@ -1,9 +1,11 @@
 package main
 
 import (
+	"bytes"
 	_ "embed"
 	"flag"
 	"fmt"
+	"image/png"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -47,6 +49,26 @@ func (b *browser) laidOut(view string) {
 			}
 		}
 	}
+}
+
+// hasItsColor reports whether the element is drawn in its background color near its left edge. If something is above it, even the shade of a
+// dialog, it is not.
+func (b *browser) hasItsColor(selector string) bool {
+	b.t.Helper()
+	var at struct {
+		X, Y  int
+		Color string
+	}
+	var picture []byte
+	b.do(chromedp.Evaluate(fmt.Sprintf(`(() => { const e = document.querySelector(%q), r = e.getBoundingClientRect();
+		return { X: Math.round(r.left + 6), Y: Math.round(r.top + r.height / 2), Color: getComputedStyle(e).backgroundColor }; })()`, selector), &at),
+		chromedp.CaptureScreenshot(&picture))
+	drawn, err := png.Decode(bytes.NewReader(picture))
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	red, green, blue, _ := drawn.At(at.X, at.Y).RGBA()
+	return fmt.Sprintf("rgb(%d, %d, %d)", red>>8, green>>8, blue>>8) == at.Color
 }
 
 // finds evaluates an expression for a list of faults.

@@ -21,6 +21,7 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"mulligan/ipc"
+	"mulligan/testkit"
 )
 
 // testPageStates sees the page in the states that it can be in, from a daemon without an app on, and compares each with its
@@ -144,9 +145,10 @@ func testPageLost(t *testing.T) {
 	if err := d.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { _ = d.cmd.Process.Signal(syscall.SIGCONT) }) // a test that fails here ends the daemon, which then must run
 	b.see("#lost:popover-open", "The daemon does not answer.")
-	b.until("the banner to be above the dialog", `(() => { const r = document.querySelector("#lost").getBoundingClientRect();
-		return document.querySelector("#lost").contains(document.elementFromPoint(r.left + r.width / 2, r.top + r.height / 2)); })() || document.querySelector("dialog")?.matches(":modal")`)
+	testkit.Eventually(t, "the banner is above the dialog and its shade", func() bool { return b.hasItsColor("#lost") })
+	b.until("the dialog to be open still", `document.querySelector("dialog").matches(":modal")`)
 	b.press("\x1b")
 	b.gone("dialog")
 	b.looksRight("lost")
