@@ -1,11 +1,14 @@
 package testkit
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
 	"sync"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // The ports for servers of tests: below those that the kernel gives to connections (ip_local_port_range in ip(7)) and those of forks. A
@@ -15,34 +18,43 @@ const (
 	lastPort  = 22_000
 )
 
+// ports are the marks of the ports that this process took. A listener that nothing refers to would be closed.
 var ports struct {
 	sync.Mutex
-	given map[int]bool
+	taken []net.Listener
 }
 
-// Port returns a port of the loopback that nothing listens on, and that no other call of this process returned.
+// Port returns a port of the loopback that nothing listens on, and that no other call returned, in this process or in another one that runs.
 func Port(t testing.TB) int {
 	t.Helper()
-	ports.Lock()
-	defer ports.Unlock()
-	if ports.given == nil {
-		ports.given = map[int]bool{}
-	}
 	for range 1000 {
 		port := firstPort + rand.IntN(lastPort-firstPort) // any will do
-		if ports.given[port] {
-			continue
-		}
-		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
-		if err != nil {
-			continue
-		}
-		if err := l.Close(); err != nil {
+		if taken, err := takePort(port); err != nil {
 			t.Fatal(err)
+		} else if taken {
+			return port
 		}
-		ports.given[port] = true
-		return port
 	}
 	t.Fatalf("no port from %d to %d is free", firstPort, lastPort)
 	return 0
+}
+
+// takePort takes a port for this process, and reports whether nothing listens on the port and no process has taken it. An abstract socket marks
+// the port for as long as the process lives.
+func takePort(port int) (bool, error) {
+	mark, err := net.Listen("unix", fmt.Sprintf("@mulligan-test-port-%d", port))
+	if errors.Is(err, unix.EADDRINUSE) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+	if err != nil {
+		return false, mark.Close()
+	}
+	ports.Lock()
+	defer ports.Unlock()
+	ports.taken = append(ports.taken, mark)
+	return true, l.Close()
 }

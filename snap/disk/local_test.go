@@ -13,6 +13,7 @@ import (
 	"mulligan/snap"
 	"mulligan/snap/disk/disktest"
 	"mulligan/snap/disk/virt"
+	"mulligan/testkit"
 )
 
 func TestURIsOfOtherHosts(t *testing.T) {
@@ -44,7 +45,7 @@ func TestURIsOfOtherHosts(t *testing.T) {
 // on this host, with the same disks, is not captured in its place.
 func testLibvirtOfAnotherHost(t *testing.T) {
 	here := newVM(t, disktest.GuestOptions{SizeMiB: 4, KeepBare: true})
-	there, err := disktest.Start(disktest.Options{Hostname: "elsewhere", TCP: true})
+	there, err := disktest.Start(disktest.Options{Hostname: "elsewhere", Port: testkit.Port(t)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,6 +15,7 @@ import (
 	"mulligan/snap/disk/disktest"
 	"mulligan/snap/disk/guest"
 	"mulligan/snap/disk/virt"
+	"mulligan/testkit"
 )
 
 // host is one libvirtd for all tests of the package: each has a domain of its own. Tests that kill
@@ -162,7 +163,9 @@ func (v *vm) boot(t testing.TB) {
 // driver makes a driver for the domain over the state folder.
 func (v *vm) driver(t testing.TB, state string, change func(*Config)) *Driver {
 	t.Helper()
-	cfg := Config{App: "app-1", Domain: v.Name, URI: v.host.URI, StateDir: state, Shutdown: guest.Destroy, Log: slog.New(slog.NewTextHandler(t.Output(), nil))}
+	cfg := Config{App: "app-1", Domain: v.Name, URI: v.host.URI, StateDir: state, Shutdown: guest.Destroy,
+		QuiesceTimeout: testkit.Patience, // an emulated guest may be slow
+		Log:            slog.New(slog.NewTextHandler(t.Output(), nil))}
 	if change != nil {
 		change(&cfg)
 	}

@@ -53,7 +53,7 @@ type Host struct {
 type Options struct {
 	Owners   bool   // libvirt changes and remembers the owners of images, as on a stock host
 	Hostname string // what libvirtd takes for the host's name, where that is not this host's
-	TCP      bool   // libvirtd also listens on a port of the loopback interface: see Host.Port
+	Port     int    // of the loopback interface, on which libvirtd also listens; 0: none
 }
 
 // Missing says why no host can be started here; "" if one can.
@@ -125,7 +125,7 @@ func Start(opt Options) (*Host, error) {
 	if err := os.Chmod(dir, 0o755); err != nil {
 		return nil, err
 	}
-	h := &Host{Dir: dir, URI: "qemu:///system?socket=" + dir + "/run/libvirt-sock", kernel: kernel}
+	h := &Host{Dir: dir, URI: "qemu:///system?socket=" + dir + "/run/libvirt-sock", Port: opt.Port, kernel: kernel}
 	h.initrd = sync.OnceValues(func() (string, error) {
 		out := filepath.Join(dir, "initrd")
 		text, err := exec.Command("sh", "-c", guestScript, "guest.sh", version, out).CombinedOutput()
@@ -134,11 +134,6 @@ func Start(opt Options) (*Host, error) {
 		}
 		return out, nil
 	})
-	if opt.TCP {
-		if h.Port, err = freePort(); err != nil {
-			return nil, errors.Join(err, os.RemoveAll(dir))
-		}
-	}
 	if err := errors.Join(h.configure(opt), h.knowQEMU()); err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
@@ -224,15 +219,6 @@ func (h *Host) keepProbes() {
 func exists(path string) bool {
 	_, err := os.Stat(path)
 	return err == nil
-}
-
-// freePort finds a port of the loopback interface that nobody listens on.
-func freePort() (int, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, err
-	}
-	return l.Addr().(*net.TCPAddr).Port, l.Close()
 }
 
 func (h *Host) launch(opt Options) error {

@@ -18,6 +18,7 @@ import (
 	"mulligan/snap/disk/cephtest"
 	"mulligan/snap/disk/disktest"
 	"mulligan/snap/disk/guest"
+	"mulligan/testkit"
 )
 
 // host is one libvirtd for all tests of the package, and the Ceph of the process.
@@ -125,7 +126,8 @@ func (v *vm) boot(t testing.TB) {
 func (v *vm) config(t testing.TB, state string) Config {
 	return Config{
 		App: "app-" + v.Name, Domain: v.Name, URI: v.host.URI, StateDir: state, Shutdown: guest.Destroy, Access: Access{Conf: v.ceph.Conf},
-		Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
+		QuiesceTimeout: testkit.Patience, // an emulated guest may be slow
+		Log:            slog.New(slog.NewTextHandler(t.Output(), nil)),
 	}
 }
 
