@@ -174,8 +174,12 @@ func testDomain(t *testing.T) {
 	var ids []ipc.CheckpointID
 	for _, word := range []string{"one", "two", "three"} {
 		w.put(t, word)
-		cp := w.create(t, ipc.CreateRequest{})
-		if !cp.Quiesced || cp.VMSnapshotID == nil || cp.FilesSnapshot == nil || cp.DBSnapshotID == nil || len(cp.Warnings) > 0 {
+		var cp ipc.Checkpoint
+		waitFor(t, "the emulated guest freezes its filesystems within five seconds", func() bool {
+			cp = w.create(t, ipc.CreateRequest{})
+			return cp.Quiesced
+		})
+		if cp.VMSnapshotID == nil || cp.FilesSnapshot == nil || cp.DBSnapshotID == nil || len(cp.Warnings) > 0 {
 			t.Fatalf("%+v", cp)
 		}
 		if !w.up(t) {
