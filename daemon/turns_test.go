@@ -257,7 +257,7 @@ func TestUndoOfAnOpenTurn(t *testing.T) {
 
 // TestInferredTurn writes without telling anybody.
 func TestInferredTurn(t *testing.T) {
-	d, w := openAuto(t, 300*time.Millisecond)
+	d, w := openAuto(t, 3*time.Second) // both writes are within it
 	before := read(t, w.ws(), "file3")
 	write(t, w.ws(), "file3", "unannounced")
 	write(t, w.ws(), "another", "too")

@@ -494,9 +494,12 @@ func TestWritesAndBatches(t *testing.T) {
 	f.mu.Lock()
 	f.batches = nil
 	f.mu.Unlock()
-	write(t, f.dir+"/a", "two")
+	beside := t.TempDir() // a file that is written in the workspace may be seen while it is empty
+	write(t, beside+"/a", "two")
+	write(t, beside+"/c", "new")
+	must(t, os.Rename(beside+"/a", f.dir+"/a"))
 	must(t, os.Remove(f.dir+"/d/b"))
-	write(t, f.dir+"/c", "new")
+	must(t, os.Rename(beside+"/c", f.dir+"/c"))
 	end := f.flush(t)
 	f.mu.Lock()
 	if len(f.batches) == 0 || f.batches[0].Before != start || f.batches[0].First.IsZero() {
