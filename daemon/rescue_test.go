@@ -178,7 +178,10 @@ func testStoppedOnPurpose(t *testing.T) {
 // TestRescueOfCommand breaks the command of an app that the daemon runs itself, until
 // it is given up, and in the middle of its restarts.
 func TestRescueOfCommand(t *testing.T) {
-	for _, want := range []string{"failed", "stopped"} { // given up; between two restarts
+	for want, program := range map[string]string{
+		"failed":  broken,                     // given up
+		"stopped": "#!/no/such/interpreter\n", // between two restarts, of which none runs, not even for a moment
+	} {
 		t.Run(want, func(t *testing.T) {
 			t.Parallel()
 			w := world{dir: worldDir(t)}
@@ -198,7 +201,7 @@ func TestRescueOfCommand(t *testing.T) {
 				t.Errorf("running %v, healthy %v", cp.Running, cp.Healthy)
 			}
 			waitFor(t, "the app answers", func() bool { return answers(w.ws()) })
-			putServer(t, w.ws(), broken)
+			putServer(t, w.ws(), program)
 			sh(t, `kill -9 $(pgrep -f "answer.sock" | while read p; do [ "$(readlink /proc/$p/cwd)" = "$1" ] && echo $p; done)`, w.ws())
 			waitFor(t, want, func() bool { return state(t, d) == want })
 			res := goBack(t, d, cp.ID, ipc.RollbackRequest{})

@@ -185,10 +185,11 @@ func (h *reusedUID) disputed(words ...string) {
 // ran is how often the command was started, always with the first uid.
 func (h *reusedUID) ran() int {
 	h.t.Helper()
-	b, err := os.ReadFile(filepath.Join(h.ws, "ran"))
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	var b []byte
+	h.until("the command says who it runs as", func() bool {
+		b, _ = os.ReadFile(filepath.Join(h.ws, "ran"))
+		return len(b) > 0
+	})
 	n := strings.Count(string(b), "\n")
 	if string(b) != strings.Repeat(fmt.Sprintf("%d\n", firstUID), n) {
 		h.t.Errorf("it ran as %q", b)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"mulligan/ipc"
+	"mulligan/testkit"
 )
 
 // TestDiesSoonAfterItsStart goes back to a program that starts, and ends a moment later.
@@ -18,7 +19,7 @@ func TestDiesSoonAfterItsStart(t *testing.T) {
 	w := world{dir: t.TempDir()}
 	sh(t, `mkdir "$1" && echo 'sleep 0.3; exit 3' >"$1/start"`, w.ws())
 	opt := w.options()
-	opt.Steady = 0 // as users have it
+	opt.Steady = testkit.Patience // the program ends earlier
 	d := w.openAs(t, opt)
 	defer w.close(t, d)
 	if _, err := d.AddApp(t.Context(), root, ipc.App{Slug: "shop", Workspace: w.ws(), Retention: ipc.DefaultRetention()}); err != nil {

@@ -238,7 +238,10 @@ func TestStartErrors(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			cfg := script(t.TempDir(), "exec sleep 1000")
 			c.change(&cfg)
-			p := supervise(t, cfg)
+			patient := quick
+			patient.startup = patience
+			p, err := open(cfg, patient)
+			must(t, err)
 			wantErr(t, p.Start(t.Context()), errs.Failed, c.words...)
 			if st := state(t, p); st.Active != "failed" || st.Result == "" || st.MainPID != 0 {
 				t.Errorf("%+v", st)
