@@ -23,9 +23,9 @@ func TestAbandoned(t *testing.T) {
 		return nil
 	}
 	s.reopen(t)
-	s.driver.abandoned = time.Second
 	sw, err := s.driver.Prepare(t.Context(), snap.RestoreRequest{ID: "op-abandoned", Target: "db-target", Base: "db-base"})
 	check(t, err)
+	s.driver.abandoned = 3 * time.Second // a slow machine comes to the exchange in less
 	go func() { done <- sw.Commit(t.Context()) }()
 	<-stands
 	s.sql(t, s.db, "SET lock_wait_timeout = 150; ALTER TABLE parent ADD added INT")

@@ -292,7 +292,7 @@ func TestSnapshotUnderWay(t *testing.T) {
 // What has expired since does not come back, and is no mismatch.
 func TestExpired(t *testing.T) {
 	s := newSubject(t)
-	check(t, s.db.Set(t.Context(), "short", "x", time.Second).Err())
+	check(t, s.db.Set(t.Context(), "short", "x", 5*time.Second).Err()) // it is captured before that
 	check(t, s.db.Set(t.Context(), "long", "x", time.Hour).Err())
 	check(t, s.capture("db-target"))
 	check(t, s.db.Del(t.Context(), "long").Err())
@@ -315,13 +315,13 @@ func TestExpired(t *testing.T) {
 func TestStrangerAtThePort(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	check(t, err)
-	m := &master{Listener: l, password: secret, silence: time.Second}
+	m := &master{Listener: l, password: secret, silence: testkit.Patience}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- m.serve(ctx) }()
 	raw, err := net.Dial("tcp", l.Addr().String())
 	check(t, err)
-	c := wrap(t.Context(), raw, time.Second)
+	c := wrap(t.Context(), raw, testkit.Patience)
 	for _, words := range [][]string{{"PING"}, {"AUTH", "guess"}, {"PSYNC", "?", "-1"}} {
 		if _, err := c.do(words...); err == nil || !strings.HasPrefix(err.Error(), "NOAUTH") {
 			t.Errorf("%s is answered with %v", words[0], err)

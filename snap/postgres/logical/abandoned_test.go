@@ -25,7 +25,7 @@ func TestAbandoned(t *testing.T) {
 		return nil
 	}
 	s.Reopen(t)
-	s.driver.abandoned = time.Second
+	s.driver.abandoned = 4 * time.Second // a slow machine comes to the rows in less
 	go func() { done <- tryCapture(t, s.driver) }()
 	<-stands
 	s.as(t, "SET lock_timeout = '150s'; ALTER TABLE api.docs ADD added int")
@@ -48,7 +48,7 @@ func TestNotAbandoned(t *testing.T) {
 	}
 	s.cfg.BinDirs = []string{dir}
 	s.Reopen(t)
-	s.driver.abandoned = 2 * time.Second
+	s.driver.abandoned = 4 * time.Second
 	done := make(chan error, 1)
 	go func() { done <- tryCapture(t, s.driver) }()
 	testkit.Eventually(t, "pg_dump takes long", func() bool {
@@ -57,7 +57,7 @@ func TestNotAbandoned(t *testing.T) {
 			t.Fatalf("the capture ended: %v", err)
 		default:
 		}
-		return c.Psql(t, "postgres", "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'mulligan' AND now() - xact_start > '6s'") != "0"
+		return c.Psql(t, "postgres", "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'mulligan' AND now() - xact_start > '12s'") != "0"
 	})
 	check(t, os.Remove(gate))
 	check(t, <-done)
