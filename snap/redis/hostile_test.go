@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"mulligan/errs"
 	"mulligan/snap"
@@ -186,12 +187,15 @@ func TestSilentServer(t *testing.T) {
 		dir := testkit.TempDir(t)
 		cfg := config(dir)
 		cfg.DSN = "redis://" + l.Addr().String()
+		cfg.Timeout = 2 * testkit.Patience // the silence itself ends nothing before
 		cfg.Store, err = cas.Open(filepath.Join(dir, "store"), cas.Options{})
 		check(t, err)
 		d, err := New(cfg)
 		check(t, err)
-		if _, err := d.Capture(ctx, snap.CaptureRequest{ID: "db-1"}); errs.KindOf(err) != errs.Unavailable {
-			t.Errorf("%s: %v", at, err)
+		began := time.Now()
+		_, err = d.Capture(ctx, snap.CaptureRequest{ID: "db-1"})
+		if took := time.Since(began); errs.KindOf(err) != errs.Unavailable || ctx.Err() == nil || took > testkit.Patience {
+			t.Errorf("%s: asked %t, after %v: %v", at, ctx.Err() != nil, took, err)
 		}
 		check(t, l.Close())
 		check(t, cfg.Store.Close())
