@@ -111,12 +111,17 @@ func TestLongRelease(t *testing.T) {
 		if !strings.Contains(cask, sums[archive]) {
 			t.Errorf("the cask doesn't name %s with its sum", archive)
 		}
+		taken := 0
 		for _, line := range strings.Split(cask, "\n") {
 			f := strings.Split(line, `"`)
 			if len(f) < 2 || !(strings.Contains(f[0], "binary") || strings.Contains(f[0], "manpage") || strings.Contains(f[0], "completion")) {
 				continue
 			}
 			unpack(t, filepath.Join(out, archive), f[1], filepath.Join(t.TempDir(), "file"))
+			taken++
+		}
+		if taken == 0 {
+			t.Errorf("the cask takes nothing from %s", archive)
 		}
 	}
 

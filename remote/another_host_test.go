@@ -190,6 +190,10 @@ func testAnotherHost(t *testing.T, s servers) {
 	done := make(chan error)
 	journal := first.drivers[snap.Files].(snap.Journal)
 	go func() { done <- journal.Follow(follow, func(snap.Batch) {}) }()
+	testkit.Eventually(t, "the files are followed", func() bool {
+		_, err := journal.Flush(t.Context())
+		return err == nil
+	})
 	first.work(2)
 	mark, err := journal.Flush(t.Context())
 	must(t, err)
