@@ -78,6 +78,8 @@ func testUnderLoad(t *testing.T) {
 	for _, mode := range []string{"DELETE", "PERSIST", "WAL"} {
 		t.Run(mode, func(t *testing.T) {
 			s := newSubject(t, startClient(t), mode)
+			s.cfg.BusyTimeout = testkit.Patience // on a slow disk the writer leaves few moments to others
+			s.Reopen(t)
 			s.client.do(t, order{Path: s.path(), SQL: []string{
 				"PRAGMA journal_mode=" + mode,
 				"CREATE TABLE a(k INTEGER PRIMARY KEY, v INT)", "CREATE TABLE b(k INTEGER PRIMARY KEY, v INT)",
