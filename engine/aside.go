@@ -229,7 +229,7 @@ func (a *Aside) Start(ctx context.Context, args []string, stdout, stderr io.Writ
 }
 
 // input is the writing side of an attached command.
-type input struct{ conn client.HijackedResponse }
+type input struct{ conn attached }
 
 func (in input) Write(b []byte) (int, error) { return in.conn.Conn.Write(b) }
 func (in input) Close() error                { return in.conn.CloseWrite() }

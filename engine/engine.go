@@ -7,6 +7,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -32,11 +33,14 @@ type Config struct {
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 	// OfRoot refuses a server that does not run as root, at each connection: the file at Socket may be another one than before.
 	OfRoot bool
+	// Patience is how long the engine may take to say something; ten times that for what is work for it. 0: half a minute.
+	Patience time.Duration
 }
 
 // Engine is a server of Docker's API. Safe for concurrent use.
 type Engine struct {
 	api    *client.Client
+	http   *bounded // what api sends its requests with
 	socket string
 	peer   atomic.Int64 // the uid of the server, as the kernel recorded it at the last connection; -1: unknown
 
@@ -55,9 +59,8 @@ func New(cfg Config) (*Engine, error) {
 	if dial == nil {
 		dial = (&net.Dialer{Timeout: 10 * time.Second}).DialContext
 	}
-	transport := &http.Transport{IdleConnTimeout: idle, MaxIdleConns: 4, DisableCompression: true}
-	api, err := client.New(client.WithHTTPClient(&http.Client{Transport: transport}), client.WithHost("unix://"+cfg.Socket), client.WithScheme("http"),
-		client.WithDialContext(func(ctx context.Context, _, _ string) (net.Conn, error) {
+	e.http = &bounded{patience: cmp.Or(cfg.Patience, patience), Transport: &http.Transport{IdleConnTimeout: idle, MaxIdleConns: 4, DisableCompression: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			c, err := dial(ctx, "unix", cfg.Socket)
 			if err == nil {
 				e.peer.Store(peerOf(c))
@@ -68,7 +71,10 @@ func New(cfg Config) (*Engine, error) {
 			}
 			e.refused.Store(&err)
 			return c, err
-		}))
+		}}}
+	// The host comes first: with it, the client sets up its own transport, which the next option replaces.
+	api, err := client.New(client.WithHost("unix://"+cfg.Socket), client.WithScheme("http"),
+		client.WithHTTPClient(&http.Client{Transport: e.http, CheckRedirect: client.CheckRedirect}))
 	if err != nil {
 		return nil, errs.Wrap(errs.Internal, op, err)
 	}
@@ -80,7 +86,10 @@ func New(cfg Config) (*Engine, error) {
 var errNotRoot = errors.New("it does not run as root, so the host's daemon cannot trust what it says of its volumes")
 
 // Close ends the connections.
-func (e *Engine) Close() error { return e.api.Close() }
+func (e *Engine) Close() error {
+	e.http.CloseIdleConnections()
+	return e.api.Close()
+}
 
 // Socket returns the path of the engine's socket.
 func (e *Engine) Socket() string { return e.socket }
@@ -136,9 +145,15 @@ func (e *Engine) failure(what string, err error) error {
 		err = *dialled
 	}
 	var unreached *net.OpError
+	var long *http.MaxBytesError
 	switch {
 	case err == nil:
 		return nil
+	case errors.Is(err, errSilent):
+		kind, hint = errs.Unavailable, fmt.Sprintf("see what keeps it: curl --unix-socket %s http://engine/_ping", e.socket)
+		err = fmt.Errorf("the engine at %s: %w", e.socket, errSilent)
+	case errors.As(err, &long):
+		err = fmt.Errorf("the engine at %s answers with more than %d MiB", e.socket, long.Limit>>20)
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		kind = errs.Unavailable
 	case errors.Is(err, errNotRoot):

@@ -8,6 +8,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
+	"net/url"
+	"strings"
 
 	"github.com/moby/moby/client"
 
@@ -60,17 +63,51 @@ func (p *Project) Run(ctx context.Context, name string, c Command) (status int, 
 	return in.ExitCode, p.e.failure(what, err)
 }
 
+// attached is a connection to the inputs and outputs of a command in a container.
+type attached struct {
+	Conn   io.ReadWriteCloser
+	Reader *bufio.Reader // reads from Conn
+}
+
+// Close ends the connection.
+func (a attached) Close() { _ = a.Conn.Close() } // nobody reads or writes any more
+
+// CloseWrite ends the command's input.
+func (a attached) CloseWrite() error {
+	if c, ok := a.Conn.(interface{ CloseWrite() error }); ok {
+		return c.CloseWrite()
+	}
+	return nil
+}
+
 // attach starts a command in a container and connects to its inputs and outputs.
-func (p *Project) attach(ctx context.Context, name string, args, env []string, input bool) (id string, conn client.HijackedResponse, err error) {
+func (p *Project) attach(ctx context.Context, name string, args, env []string, input bool) (id string, conn attached, err error) {
+	what := "run a command in container " + name
 	made, err := p.e.api.ExecCreate(ctx, name, client.ExecCreateOptions{Cmd: args, Env: env, AttachStdin: input, AttachStdout: true, AttachStderr: true})
 	if err != nil {
-		return "", conn, p.e.failure("run a command in container "+name, err)
+		return "", conn, p.e.failure(what, err)
 	}
-	got, err := p.e.api.ExecAttach(ctx, made.ID, client.ExecAttachOptions{})
+	conn, err = p.e.startExec(ctx, made.ID)
+	return made.ID, conn, p.e.failure(what, err)
+}
+
+// startExec starts a command that was made. The client's own function for it would connect without [Config.Dial], and wait for the answer without a limit.
+func (e *Engine) startExec(ctx context.Context, id string) (conn attached, err error) {
+	at := "http://" + client.DummyHost + "/v" + e.api.ClientVersion() + "/exec/" + url.PathEscape(id) + "/start"
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, at, strings.NewReader("{}"))
 	if err != nil {
-		return "", conn, p.e.failure("run a command in container "+name, err)
+		return conn, err
 	}
-	return made.ID, got.HijackedResponse, nil
+	req.Header = http.Header{"Content-Type": {"application/json"}, "Connection": {"Upgrade"}, "Upgrade": {"tcp"}}
+	resp, err := e.http.RoundTrip(req)
+	if err != nil {
+		return conn, err
+	}
+	both, ok := resp.Body.(io.ReadWriteCloser)
+	if resp.StatusCode != http.StatusSwitchingProtocols || !ok {
+		return conn, errs.Also(fmt.Errorf("the engine does not connect to it, and answers %s", resp.Status), resp.Body.Close())
+	}
+	return attached{both, bufio.NewReader(both)}, nil
 }
 
 // The streams of an attached command, as the first byte of a frame's head names them

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"mulligan/daemon/layer"
 	"mulligan/daemon/store"
@@ -118,7 +119,7 @@ func (a *App) View(ctx context.Context) ipc.App {
 	v.State = "none"
 	if a.Unit() != nil {
 		v.State = "unknown"
-		if s, err := a.Unit().State(ctx); err == nil {
+		if s, err := a.Status(ctx); err == nil {
 			v.State = plainState(s)
 		}
 	}
@@ -140,10 +141,16 @@ func (a *App) Status(ctx context.Context) (systemd.Status, error) {
 	return StatusOf(ctx, a.Unit())
 }
 
+// statePatience bounds how long what serves a unit may take to tell its state: a container engine is asked for one container after the other.
+const statePatience = time.Minute
+
+// StatusOf returns the state of a unit; nil is down.
 func StatusOf(ctx context.Context, u systemd.Unit) (systemd.Status, error) {
 	if u == nil {
 		return systemd.Status{Active: "inactive"}, nil
 	}
+	ctx, cancel := context.WithTimeout(ctx, statePatience)
+	defer cancel()
 	return u.State(ctx)
 }
 

@@ -85,7 +85,7 @@ func (s *Set) Condition(ctx context.Context, a *App, now systemd.Status) (runnin
 func (s *Set) PresentCondition(ctx context.Context, a *App) (running, healthy *bool, err error) {
 	var now systemd.Status
 	if unit := a.Unit(); unit != nil {
-		if now, err = unit.State(ctx); err != nil {
+		if now, err = StatusOf(ctx, unit); err != nil {
 			return nil, nil, err
 		}
 	}

@@ -71,7 +71,7 @@ func (b *Binder) Engine(rec store.App) (*engine.Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	return engine.New(engine.Config{Socket: rec.Engine, Dial: user.Dial, OfRoot: needsRoot(rec) && !b.opt.User})
+	return engine.New(engine.Config{Socket: rec.Engine, Dial: user.Dial, OfRoot: needsRoot(rec) && !b.opt.User, Patience: b.opt.Engines})
 }
 
 // engineUser returns the user with whose rights the container engine of an app is reached.

@@ -16,6 +16,7 @@ type Options struct {
 	User        bool          // the daemon serves one user's projects, without privilege
 	Version     string        // shown by status
 	StopTimeout time.Duration // how long a unit may take to stop; default 30 s
+	Engines     time.Duration // how long a container engine may take to say something; default 30 s
 	MaxFiles    int64         // limit of a workspace; 0 is the default of the files driver
 	MaxForks    int           // forks of an app; 0 means no limit
 	MaxBytes    int64

@@ -1,0 +1,129 @@
+package daemon_test
+
+import (
+	"context"
+	"encoding/json"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"mulligan/daemon"
+	"mulligan/ipc"
+	"mulligan/testkit"
+)
+
+// silencer is a container engine with one container, web, that accepts connections and says nothing while it is silent. It becomes silent when it is
+// first asked to start the container.
+type silencer struct {
+	mu      sync.Mutex
+	running bool
+	again   bool          // it was asked to start the container before
+	speak   chan struct{} // closed while it speaks
+	asked   int           // how often it was asked while it was silent
+}
+
+func (s *silencer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	s.mu.Lock()
+	speak := s.speak
+	select {
+	case <-speak:
+	default:
+		s.asked++
+	}
+	s.mu.Unlock()
+	select {
+	case <-speak:
+	case <-r.Context().Done():
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	w.Header().Set("Api-Version", "1.44")
+	w.Header().Set("Content-Type", "application/json")
+	switch {
+	case strings.HasSuffix(r.URL.Path, "/containers/web/json"):
+		status := map[bool]string{true: "running", false: "exited"}[s.running]
+		_ = json.NewEncoder(w).Encode(map[string]any{ // the daemon sees what comes of it
+			"Id": "1", "Name": "/web", "State": map[string]any{"Status": status, "Running": s.running}, "Config": map[string]any{"Image": "x"}, "HostConfig": map[string]any{},
+		})
+	case strings.HasSuffix(r.URL.Path, "/stop"):
+		s.running = false
+		w.WriteHeader(http.StatusNoContent)
+	case strings.HasSuffix(r.URL.Path, "/start"):
+		if s.again {
+			s.running = true
+		} else {
+			s.again, s.speak = true, make(chan struct{})
+		}
+		w.WriteHeader(http.StatusNoContent)
+	}
+}
+
+// TestSilentEngine has the engine of one app accept connections and say nothing, in the midst of a rollback: the next daemon opens nevertheless, and another
+// app works. It ends the rollback when the engine answers again.
+func TestSilentEngine(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
+	defer cancel()
+	speaks := make(chan struct{})
+	close(speaks)
+	e := &silencer{running: true, speak: speaks}
+	socket := filepath.Join(t.TempDir(), "e.sock")
+	listener, err := net.Listen("unix", socket)
+	check(t, err)
+	srv := httptest.NewUnstartedServer(e)
+	srv.Listener.Close()
+	srv.Listener = listener
+	srv.Start()
+	t.Cleanup(srv.Close)
+
+	opt := daemon.Options{StateDir: filepath.Join(t.TempDir(), "state"), StopTimeout: 2 * time.Second, Steady: steady, Engines: 200 * time.Millisecond}
+	d := openForks(t, opt)
+	shop, well := workspace(t), workspace(t)
+	for _, spec := range []ipc.App{{Slug: "shop", Workspace: shop, Unit: "container:web", Engine: socket}, {Slug: "well", Workspace: well}} {
+		_, err := d.AddApp(ctx, root, spec)
+		check(t, err)
+	}
+	cp, err := d.Create(ctx, root, "shop", ipc.CreateRequest{Quiesce: ipc.QuiesceNone})
+	check(t, err)
+	write(t, shop, "state", "bad")
+	if _, err = d.Rollback(ctx, root, "shop", cp.ID, ipc.RollbackRequest{}, nil); err == nil {
+		t.Error("the rollback needs no engine")
+	}
+	check(t, d.Close(ctx))
+
+	e.mu.Lock()
+	e.asked = 0
+	e.mu.Unlock()
+	d = openForks(t, opt)
+	t.Cleanup(func() { check(t, d.Close(context.Background())) })
+	e.mu.Lock()
+	asked := e.asked
+	e.mu.Unlock()
+	if asked == 0 {
+		t.Error("the daemon did not ask the silent engine")
+	}
+	if _, err := d.Create(ctx, root, "well", ipc.CreateRequest{}); err != nil {
+		t.Errorf("the other app: %v", err)
+	}
+	if problems := strings.Join(d.Status(root).Problems, "\n"); !strings.Contains(problems, "shop: recover rollback") || !strings.Contains(problems, "does not answer in time") {
+		t.Errorf("the problems are %q", problems)
+	}
+	for _, a := range d.Apps(ctx, root) {
+		if want := map[string]string{"shop": "unknown", "well": "none"}[a.Slug]; a.State != want {
+			t.Errorf("the list says that %s is %s", a.Slug, a.State)
+		}
+	}
+	e.mu.Lock()
+	close(e.speak)
+	e.mu.Unlock()
+	waitFor(t, "the rollback has ended", func() bool { return len(d.Status(root).Problems) == 0 })
+	if a, err := d.App(ctx, root, "shop"); err != nil || a.State != "running" {
+		t.Errorf("the app is %s, %v", a.State, err)
+	}
+}
