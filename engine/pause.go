@@ -23,15 +23,29 @@ func (p *Project) frozenFile() string { return filepath.Join(p.cfg.StateDir, "pa
 // Freeze pauses the project's containers that use a volume, and returns the function that lets them go on. If the process dies in
 // between, Thaw does it.
 func (p *Project) Freeze(ctx context.Context, volume string) (thaw func() error, err error) {
-	p.freezing.Lock()
+	if err := p.awaitThaw(ctx); err != nil {
+		return nil, err
+	}
 	if err := p.freeze(ctx, volume); err != nil {
-		p.freezing.Unlock()
+		<-p.freezing
 		return nil, err
 	}
 	return func() error {
-		defer p.freezing.Unlock()
-		return p.Thaw(context.WithoutCancel(ctx))
+		defer func() { <-p.freezing }()
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return p.thaw(context.WithoutCancel(ctx))
 	}, nil
+}
+
+// awaitThaw waits until no Freeze is under way. The caller takes its element out of freezing when it is done.
+func (p *Project) awaitThaw(ctx context.Context) error {
+	select {
+	case p.freezing <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return p.e.failure("wait until the containers of "+p.cfg.Unit+" go on", ctx.Err())
+	}
 }
 
 func (p *Project) freeze(ctx context.Context, volume string) error {
@@ -179,8 +193,12 @@ func each(names []string, do func(name string) error) (err error) {
 	return err
 }
 
-// Thaw lets the containers go on that a process paused which has died since.
+// Thaw lets the containers go on that an earlier Freeze left paused, also one of a process that has died since. It waits for the end of one that is under way.
 func (p *Project) Thaw(ctx context.Context) error {
+	if err := p.awaitThaw(ctx); err != nil {
+		return err
+	}
+	defer func() { <-p.freezing }()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.thaw(ctx)

@@ -17,11 +17,13 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/moby/moby/client"
 
 	"mulligan/engine"
 	"mulligan/engine/enginetest"
+	"mulligan/errs"
 	"mulligan/testkit"
 	"mulligan/testkit/box"
 )
@@ -52,6 +54,12 @@ func TestFreeze(t *testing.T) {
 		}
 		thaw, err := p.Freeze(ctx, "shop_rows")
 		must(t, err)
+		paused("shop-db-1 shop-web-1")
+		short, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
+		defer cancel()
+		if err := p.Thaw(short); errs.KindOf(err) != errs.Unavailable {
+			t.Errorf("let go on while they are to be paused: %v", err)
+		}
 		paused("shop-db-1 shop-web-1")
 		must(t, thaw())
 		paused("shop-web-1")

@@ -31,13 +31,15 @@ type Project struct {
 
 	resumed map[string]time.Time // when mulligan last let a container go on that it had paused, by name; guarded by mu
 
-	freezing sync.Mutex // held from a Freeze until its end: a container is paused once at a time
+	freezing chan struct{} // holds one element from a Freeze until its end: a container is paused once at a time
 }
 
 var _ systemd.Unit = (*Project)(nil)
 
 // Project returns the project with these containers.
-func (e *Engine) Project(cfg ProjectConfig) *Project { return &Project{e: e, cfg: cfg} }
+func (e *Engine) Project(cfg ProjectConfig) *Project {
+	return &Project{e: e, cfg: cfg, freezing: make(chan struct{}, 1)}
+}
 
 // Name returns the project's name as a unit.
 func (p *Project) Name() string { return p.cfg.Unit }

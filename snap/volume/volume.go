@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"mulligan/errs"
 	"mulligan/snap"
@@ -25,7 +26,8 @@ type Keeper interface {
 	Users(ctx context.Context, volume string) (own, strangers []string, err error)
 	// Freeze pauses the app's containers that use a volume until thaw is called.
 	Freeze(ctx context.Context, volume string) (thaw func() error, err error)
-	// Thaw lets the containers go on that a process paused which has died since.
+	// Thaw lets the containers go on that an earlier Freeze left paused, also one of a process that has died since. It waits for the end of one that is
+	// under way.
 	Thaw(ctx context.Context) error
 }
 
@@ -42,6 +44,7 @@ type Driver struct {
 	name   string
 	dir    string
 	keeper Keeper
+	stuck  atomic.Bool // containers may still be paused, although no Freeze is under way
 }
 
 var (
@@ -53,6 +56,7 @@ var (
 	_ snap.GapFinder      = (*Driver)(nil)
 	_ snap.Adopter        = (*Driver)(nil)
 	_ snap.Seeder         = (*Driver)(nil)
+	_ snap.Maintainer     = (*Driver)(nil)
 )
 
 // New returns the driver of a volume whose folder is cfg.Files.Dir.
@@ -61,7 +65,7 @@ func New(cfg Config) (*Driver, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Driver{d, cfg.Name, cfg.Files.Dir, cfg.Keeper}, nil
+	return &Driver{Driver: d, name: cfg.Name, dir: cfg.Files.Dir, keeper: cfg.Keeper}, nil
 }
 
 // CapturesLive reports true: the containers that use the volume are paused during a capture.
@@ -93,6 +97,7 @@ func (d *Driver) Capture(ctx context.Context, req snap.CaptureRequest) (s snap.S
 		}
 		thaw, err := d.keeper.Freeze(ctx, d.name)
 		if err != nil {
+			d.stuck.Store(true) // it may have paused some of them
 			return s, errs.Wrap(errs.Failed, "capture volume "+d.name, err)
 		}
 		var once sync.Once
@@ -101,10 +106,12 @@ func (d *Driver) Capture(ctx context.Context, req snap.CaptureRequest) (s snap.S
 		req.Read = goOn
 		s, err = d.Driver.Capture(ctx, req)
 		if goOn(); stuck != nil {
-			s.Warnings = append(s.Warnings, fmt.Sprintf("containers may still be paused: %v", stuck))
+			d.stuck.Store(true)
+			stuck = fmt.Errorf("containers may still be paused: %w", stuck)
+			s.Warnings = append(s.Warnings, stuck.Error())
 		}
 		if err != nil {
-			return s, err
+			return s, errs.Also(err, stuck)
 		}
 	} else if s, err = d.Driver.Capture(ctx, req); err != nil {
 		return s, err
@@ -192,6 +199,18 @@ func (d *Driver) Sweep(ctx context.Context, gone snap.Gone) error {
 		return err
 	}
 	return d.Driver.Sweep(ctx, gone)
+}
+
+// Maintain lets the containers go on that a capture could not let go on.
+func (d *Driver) Maintain(ctx context.Context) error {
+	if !d.stuck.Swap(false) {
+		return nil
+	}
+	err := d.keeper.Thaw(ctx)
+	if err != nil {
+		d.stuck.Store(true)
+	}
+	return errs.Wrap(errs.Failed, "containers may still be paused", err)
 }
 
 // FindGaps adds the strangers that use the volume.

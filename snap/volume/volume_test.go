@@ -22,6 +22,8 @@ type keeper struct {
 	own, strangers []string
 	frozen, thawed int
 	away           error
+	refuses        error  // of each attempt to pause the containers
+	stuck          error  // of each attempt to let them go on
 	during         func() // called while the containers are paused
 }
 
@@ -32,17 +34,24 @@ func (k *keeper) Users(context.Context, string) (own, strangers []string, err er
 }
 
 func (k *keeper) Freeze(context.Context, string) (func() error, error) {
-	if k.away != nil {
-		return nil, k.away
+	if err := errors.Join(k.away, k.refuses); err != nil {
+		return nil, err
 	}
 	k.frozen++
 	if k.during != nil {
 		k.during()
 	}
-	return func() error { k.thawed++; return nil }, nil
+	return k.thaw, nil
 }
 
-func (k *keeper) Thaw(context.Context) error { k.thawed++; return k.away }
+func (k *keeper) thaw() error {
+	if k.stuck == nil {
+		k.thawed++
+	}
+	return k.stuck
+}
+
+func (k *keeper) Thaw(context.Context) error { return errors.Join(k.thaw(), k.away) }
 
 func must(t testing.TB, err error) {
 	t.Helper()
@@ -118,6 +127,38 @@ func TestPaused(t *testing.T) {
 	}
 	if k.frozen != k.thawed {
 		t.Errorf("after an error: paused %d times, and let go on %d times", k.frozen, k.thawed)
+	}
+}
+
+// TestStuck cannot let the containers go on at the end of a capture: the capture says so, also one that failed, and Maintain tries again until it succeeds.
+func TestStuck(t *testing.T) {
+	ctx := t.Context()
+	d, k := open(t)
+	k.write(t, "good")
+	for i, id := range []snap.SnapshotID{"vol-1", "../x"} { // the second is no name, so that its capture fails
+		k.stuck = errors.New("the engine does not answer")
+		s, err := d.Capture(ctx, snap.CaptureRequest{ID: id})
+		said := map[bool]string{false: fmt.Sprint(s.Warnings), true: fmt.Sprint(err)}[err != nil]
+		if !strings.Contains(said, "containers may still be paused: the engine does not answer") || (err != nil) != (i == 1) {
+			t.Errorf("%s: %q, %v", id, s.Warnings, err)
+		}
+		wantErr(t, d.Maintain(ctx), errs.Failed, "containers may still be paused: the engine does not answer")
+		if k.thawed != i {
+			t.Errorf("they were let go on %d times", k.thawed)
+		}
+		k.stuck = nil
+		must(t, d.Maintain(ctx))
+		must(t, d.Maintain(ctx))
+		if k.thawed != i+1 {
+			t.Errorf("they were let go on %d times, in the end", k.thawed)
+		}
+	}
+	k.refuses = errors.New("only some of them are paused")
+	_, err := d.Capture(ctx, snap.CaptureRequest{ID: "vol-2"})
+	wantErr(t, err, errs.Failed, "only some of them are paused")
+	must(t, d.Maintain(ctx))
+	if k.thawed != 3 {
+		t.Error("those that were paused do not go on")
 	}
 }
 
