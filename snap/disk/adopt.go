@@ -23,7 +23,7 @@ func (fo *follower) adopt(op string, m virt.Machine) error {
 	}
 	root := &layertree.Layer{Files: map[string]*layertree.File{}, Below: map[string][]*layertree.File{}}
 	for _, dev := range s.Disks {
-		if err := fo.dom.trusted(op, filepath.Dir(s.Sources[dev])); err != nil {
+		if err := fo.dom.Trusted(op, "disk images", filepath.Dir(s.Sources[dev])); err != nil {
 			return err
 		}
 		below, err := layertree.Foundation(op, dev, s.Sources[dev])

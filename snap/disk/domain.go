@@ -2,9 +2,6 @@ package disk
 
 import (
 	"os"
-	"path/filepath"
-
-	"golang.org/x/sys/unix"
 
 	"mulligan/errs"
 	"mulligan/snap/disk/guest"
@@ -72,32 +69,4 @@ func (d *domain) giveToQEMU(path string) error {
 		d.owner = &owner{d.Conn, uid, gid}
 	}
 	return os.Chown(path, d.owner.uid, d.owner.gid)
-}
-
-// trusted refuses a folder in which another user could replace an image by a link, because the daemon changes owners and flags
-// there by path.
-func (d *domain) trusted(op, dir string) error {
-	real, err := filepath.EvalSymlinks(dir)
-	if err != nil {
-		return errs.Wrap(errs.Failed, op, err)
-	}
-	qemu := -1
-	if uid, _, ok := d.Conn.Owner(); ok {
-		qemu = uid
-	}
-	for at := real; ; at = filepath.Dir(at) {
-		var s unix.Stat_t
-		if err := unix.Stat(at, &s); err != nil {
-			return errs.Wrap(errs.Failed, op, &os.PathError{Op: "stat", Path: at, Err: err})
-		}
-		ours := s.Uid == 0 || int(s.Uid) == os.Geteuid() || int(s.Uid) == qemu
-		open := s.Mode&unix.S_IWOTH != 0 && s.Mode&unix.S_ISVTX == 0
-		if !ours || open {
-			return errs.New(errs.Denied, op, "disk images below %s: users other than root can replace files there", at).
-				WithHint("move the images to a folder of root's, like /var/lib/libvirt/images")
-		}
-		if at == "/" {
-			return nil
-		}
-	}
 }

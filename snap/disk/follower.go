@@ -80,7 +80,7 @@ func (fo *follower) letGo(t *layertree.Tree, dev string) {
 
 // takeOn adds an attached disk to the head: with its image as it is, or with the one that it had when it was detached.
 func (fo *follower) takeOn(op string, t *layertree.Tree, dev, path string) error {
-	if err := fo.dom.trusted(op, filepath.Dir(path)); err != nil {
+	if err := fo.dom.Trusted(op, "disk images", filepath.Dir(path)); err != nil {
 		return err
 	}
 	below, err := layertree.Foundation(op, dev, path)

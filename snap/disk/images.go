@@ -193,6 +193,9 @@ func (im *images) copyNVRAM(path string, id layertree.ID) (*layertree.File, erro
 	if path == "" {
 		return nil, nil
 	}
+	if err := im.dom.TrustedNVRAM("", path); err != nil {
+		return nil, err
+	}
 	dir := im.pools().Folder(im.tree, im.tree.Disks[0])
 	return layertree.CopyNVRAM(path, filepath.Join(dir, string(id)+".nvram"))
 }

@@ -44,6 +44,7 @@ func TestAlone(t *testing.T) {
 		testLibvirtOfAnotherHost,
 		testResizedWhileOff,
 		testDamagedLayers,
+		testReplacedNVRAM,
 		testDiskFillsMeanwhile,
 	)
 }

@@ -168,6 +168,9 @@ func (s *diskSwitch) move(op string, m virt.Machine, to layertree.Phase, head, b
 		return err
 	}
 	if from := d.tree.Layers[below].NVRAM; v.NVRAM != "" && from != nil {
+		if err := d.dom.TrustedNVRAM(op, v.NVRAM); err != nil {
+			return err
+		}
 		if err := imagefile.Overwrite(v.NVRAM, from.Path); err != nil {
 			return err
 		}

@@ -3,6 +3,7 @@
 package disk
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -11,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
 	"libvirt.org/go/libvirt"
 
 	"mulligan/errs"
@@ -88,6 +90,65 @@ func testDamagedLayers(t *testing.T) {
 			if s.Fingerprint(t) != before {
 				t.Error("the domain was touched")
 			}
+			rollback(t, s.d, first)
+		})
+	}
+}
+
+// A user puts a link to a file outside, or a pipe, in the place of the domain's NVRAM, or owns its folder: nothing is captured through it, and no restore writes there.
+func testReplacedNVRAM(t *testing.T) {
+	outside := filepath.Join(t.TempDir(), "outside")
+	if err := os.WriteFile(outside, []byte("secret"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	const nobody = 65534
+	for name, c := range map[string]struct {
+		put   func(s *subject) error
+		names string
+	}{
+		"link":   {func(s *subject) error { return os.Symlink(outside, s.NVRAM) }, "is no plain file"},
+		"pipe":   {func(s *subject) error { return unix.Mkfifo(s.NVRAM, 0o600) }, "is no plain file"},
+		"folder": {func(s *subject) error { return os.Chown(filepath.Dir(s.NVRAM), nobody, nobody) }, "users other than root can replace files there"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, first, _ := newOff(t)
+			base := capture(t, s.d).ID
+			sw, err := s.d.Prepare(t.Context(), snap.RestoreRequest{ID: "op-1", Target: first, Base: base})
+			if err != nil {
+				t.Fatal(err)
+			}
+			kept, err := os.ReadFile(s.NVRAM)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := errors.Join(os.Remove(s.NVRAM), c.put(s)); err != nil {
+				t.Fatal(err)
+			}
+			_, err = s.d.Capture(t.Context(), snap.CaptureRequest{ID: "vm-replaced"})
+			fails(t, err, errs.Denied, c.names)
+			if name == "folder" { // a user can put back what a restore looks at before it begins
+				err = os.WriteFile(s.NVRAM, kept, 0o600)
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			fails(t, sw.Commit(t.Context()), errs.Denied, c.names)
+			if data, err := os.ReadFile(outside); err != nil || string(data) != "secret" {
+				t.Errorf("the file outside holds %q, %v", data, err)
+			}
+			if err := os.Chown(filepath.Dir(s.NVRAM), 0, 0); err != nil {
+				t.Fatal(err)
+			}
+			if err := errors.Join(os.RemoveAll(s.NVRAM), os.WriteFile(s.NVRAM, kept, 0o600)); err != nil {
+				t.Fatal(err)
+			}
+			if err := sw.Undo(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if err := sw.Finish(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			capture(t, s.d)
 			rollback(t, s.d, first)
 		})
 	}

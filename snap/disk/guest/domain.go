@@ -5,8 +5,12 @@ package guest
 import (
 	"context"
 	"errors"
+	"os"
+	"path/filepath"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"mulligan/errs"
 	"mulligan/snap/disk/virt"
@@ -200,6 +204,46 @@ func (d *Domain) AwaitJobs(ctx context.Context, m virt.Machine, p virt.Power, de
 		}
 	}
 	return p, nil
+}
+
+// Trusted refuses a folder in which another user could replace a file of the domain's by a link, because the daemon reads, writes and changes
+// owners and flags there by path. what names the domain's files.
+func (d *Domain) Trusted(op, what, dir string) error {
+	real, err := filepath.EvalSymlinks(dir)
+	if err != nil {
+		return errs.Wrap(errs.Failed, op, err)
+	}
+	qemu := -1
+	if uid, _, ok := d.Conn.Owner(); ok {
+		qemu = uid
+	}
+	for at := real; ; at = filepath.Dir(at) {
+		var s unix.Stat_t
+		if err := unix.Stat(at, &s); err != nil {
+			return errs.Wrap(errs.Failed, op, &os.PathError{Op: "stat", Path: at, Err: err})
+		}
+		ours := s.Uid == 0 || int(s.Uid) == os.Geteuid() || int(s.Uid) == qemu
+		open := s.Mode&unix.S_IWOTH != 0 && s.Mode&unix.S_ISVTX == 0
+		if !ours || open {
+			return errs.New(errs.Denied, op, "the %s below %s: users other than root can replace files there", what, at).
+				WithHint("move the %s to a folder of root's, like those below /var/lib/libvirt", what)
+		}
+		if at == "/" {
+			return nil
+		}
+	}
+}
+
+// TrustedNVRAM refuses an NVRAM that another user could replace. path may be "", and the NVRAM need not be there yet.
+func (d *Domain) TrustedNVRAM(op, path string) error {
+	if path == "" {
+		return nil
+	}
+	err := d.Trusted(op, "NVRAM", filepath.Dir(path))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	return err
 }
 
 // Close ends the connections to libvirt.

@@ -228,30 +228,66 @@ func SetBacking(ctx context.Context, path, backing string) error {
 	return err
 }
 
-// HashOrNone returns the hash of the file at path, or "" if there is no file or path is "".
+// maxNVRAM bounds, in bytes, an NVRAM, which is read into memory. QEMU's have at most some MiB.
+const maxNVRAM = 64 << 20
+
+// openNVRAM opens an NVRAM. Its path is what a domain's definition says, and somebody may have put something else there: openNVRAM follows no link at the
+// path's end, waits for nobody at the other end of a pipe, and refuses what is no plain file.
+func openNVRAM(path string, flags int) (*os.File, error) {
+	f, err := os.OpenFile(path, flags|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
+	if err != nil && !errors.Is(err, unix.ELOOP) {
+		return nil, err
+	}
+	if err == nil {
+		s, err := f.Stat()
+		if err == nil && s.Mode().IsRegular() {
+			return f, nil
+		}
+		if err := errors.Join(err, f.Close()); err != nil {
+			return nil, err
+		}
+	}
+	return nil, errs.New(errs.Denied, "", "the NVRAM %s is no plain file", path).WithHint("somebody has put something else in its place; put it back, or remove it while the domain is off")
+}
+
+// ReadNVRAM reads an NVRAM, or a copy of one.
+func ReadNVRAM(path string) ([]byte, error) {
+	f, err := openNVRAM(path, os.O_RDONLY)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close() // only read
+	data, err := io.ReadAll(io.LimitReader(f, maxNVRAM+1))
+	if err == nil && len(data) > maxNVRAM {
+		err = errs.New(errs.Unsupported, "", "the NVRAM %s has more than %d MiB", path, maxNVRAM>>20).WithHint("see what has filled it: none of a domain's is so large")
+	}
+	return data, err
+}
+
+// HashOrNone returns the hash of the NVRAM at path, or "" if there is no file or path is "".
 func HashOrNone(path string) (string, error) {
 	if path == "" {
 		return "", nil
 	}
-	data, err := os.ReadFile(path)
+	data, err := ReadNVRAM(path)
 	if errors.Is(err, os.ErrNotExist) {
 		return "", nil
 	}
 	return HashBytes(data), err
 }
 
-// Overwrite copies the contents of the file at from into the file at path, which keeps its inode, owner and mode. The domain is
+// Overwrite copies the NVRAM at from into that at path, which keeps its inode, owner and mode. The domain is
 // off, and after a crash the copy is repeated.
 func Overwrite(path, from string) error {
-	data, err := os.ReadFile(from)
+	data, err := ReadNVRAM(from)
 	if err != nil {
 		return err
 	}
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	f, err := openNVRAM(path, os.O_RDWR|os.O_CREATE)
 	if err != nil {
 		return err
 	}
-	now, err := io.ReadAll(f)
+	now, err := io.ReadAll(io.LimitReader(f, int64(len(data))+1))
 	if err == nil && string(now) != string(data) {
 		_, err = f.WriteAt(data, 0)
 		err = errors.Join(err, f.Truncate(int64(len(data))))

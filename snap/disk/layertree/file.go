@@ -52,7 +52,7 @@ func Remove(dir string) error {
 // CopyNVRAM durably copies the NVRAM of a domain to a file that nobody can change. It returns nil if the domain has none yet: libvirt
 // creates it at the domain's first start.
 func CopyNVRAM(from, to string) (*File, error) {
-	data, err := os.ReadFile(from)
+	data, err := imagefile.ReadNVRAM(from)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
 	}

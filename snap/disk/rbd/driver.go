@@ -431,6 +431,9 @@ func (d *Driver) copyNVRAM(path, name string) (*layertree.File, error) {
 	if path == "" {
 		return nil, nil
 	}
+	if err := d.dom.TrustedNVRAM("", path); err != nil {
+		return nil, err
+	}
 	f, err := layertree.CopyNVRAM(path, filepath.Join(d.cfg.StateDir, name+".nvram"))
 	if err == nil && f != nil {
 		err = imagefile.SetImmutable(f.Path, false)

@@ -363,6 +363,9 @@ func (s *diskSwitch) move(op string, m virt.Machine, to layertree.Phase, images 
 		return err
 	}
 	if v.NVRAM != "" && of.NVRAM != nil {
+		if err := d.dom.TrustedNVRAM(op, v.NVRAM); err != nil {
+			return err
+		}
 		if err := imagefile.Overwrite(v.NVRAM, of.NVRAM.Path); err != nil {
 			return err
 		}
