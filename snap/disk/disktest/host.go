@@ -285,12 +285,15 @@ func (h *Host) Hold(down bool) error {
 }
 
 // KillLibvirtd kills libvirtd with SIGKILL; it comes up again at once (see WaitUp).
-func (h *Host) KillLibvirtd() error {
+func (h *Host) KillLibvirtd() error { return h.Signal(unix.SIGKILL) }
+
+// Signal sends libvirtd a signal.
+func (h *Host) Signal(sig unix.Signal) error {
 	pid, err := h.pid("libvirtd.pid")
 	if err != nil {
 		return err
 	}
-	return unix.Kill(pid, unix.SIGKILL)
+	return unix.Kill(pid, sig)
 }
 
 // pid reads the pid file at path, below the host's folder, of a process that

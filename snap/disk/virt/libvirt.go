@@ -19,9 +19,11 @@ import (
 
 // The times that libvirt may take to answer, so that a libvirt that hangs does not block the daemon.
 const (
-	callLimit = time.Minute
-	longLimit = 15 * time.Minute // for calls that write or read a guest's memory
+	longLimit  = 15 * time.Minute // for calls that write or read a guest's memory
+	closeLimit = 5 * time.Second  // to say goodbye
 )
+
+var callLimit = time.Minute // a variable for tests
 
 // within waits for f, but no longer than limit. After that, f continues in its own goroutine.
 func within[T any](limit time.Duration, what string, f func() (T, error)) (T, error) {
@@ -47,6 +49,29 @@ func within[T any](limit time.Duration, what string, f func() (T, error)) (T, er
 
 func do(limit time.Duration, what string, f func() error) error {
 	_, err := within(limit, what, func() (struct{}, error) { return struct{}{}, f() })
+	return err
+}
+
+// handle is something of libvirt's that is freed when nobody refers to it any more.
+type handle interface {
+	ref() error
+	unref()
+}
+
+// on is within for a call on h. The call has a reference of its own, because the caller may free h while the call goes on.
+func on[T any](h handle, limit time.Duration, what string, f func() (T, error)) (T, error) {
+	if err := h.ref(); err != nil {
+		var none T
+		return none, classify(what, err)
+	}
+	return within(limit, what, func() (T, error) {
+		defer h.unref()
+		return f()
+	})
+}
+
+func doOn(h handle, limit time.Duration, what string, f func() error) error {
+	_, err := on(h, limit, what, func() (struct{}, error) { return struct{}{}, f() })
 	return err
 }
 
@@ -93,25 +118,26 @@ func Dial(uri string) (Hypervisor, error) {
 		}
 		return nil, out
 	}
-	if err := isLocal(c); err != nil {
-		_, _ = c.Close() // the refusal is the error that matters
+	conn := &connection{c}
+	if err := isLocal(conn); err != nil {
+		_ = conn.Close() // the refusal is the error that matters
 		return nil, errs.Wrap(errs.Unsupported, what, err)
 	}
-	return &connection{c}, nil
+	return conn, nil
 }
 
 // isLocal returns an error if a connection leads to another host, whatever its URI was: libvirt's configuration can define
 // aliases of URIs, and a server can forward connections to another host.
-func isLocal(c *libvirt.Connect) error {
+func isLocal(c *connection) error {
 	const what = "ask libvirt which host it runs on"
-	uri, err := within(callLimit, what, c.GetURI)
+	uri, err := on(c, callLimit, what, c.c.GetURI)
 	if err == nil {
 		err = LocalURI(uri)
 	}
 	if err != nil {
 		return err
 	}
-	name, err := within(callLimit, what, c.GetHostname)
+	name, err := on(c, callLimit, what, c.c.GetHostname)
 	if err != nil {
 		return err
 	}
@@ -119,13 +145,18 @@ func isLocal(c *libvirt.Connect) error {
 }
 
 func (c *connection) Close() error {
-	_, err := c.c.Close()
-	return err
+	return do(closeLimit, "leave libvirt", func() error {
+		_, err := c.c.Close()
+		return err
+	})
 }
+
+func (c *connection) ref() error { return c.c.Ref() }
+func (c *connection) unref()     { _, _ = c.c.Close() } // it drops the reference alone
 
 func (c *connection) Lookup(name, uuid string) (Machine, error) {
 	what := "find domain " + name
-	d, err := within(callLimit, what, func() (*libvirt.Domain, error) {
+	d, err := on(c, callLimit, what, func() (*libvirt.Domain, error) {
 		if uuid != "" {
 			return c.c.LookupDomainByUUIDString(uuid)
 		}
@@ -138,7 +169,7 @@ func (c *connection) Lookup(name, uuid string) (Machine, error) {
 }
 
 func (c *connection) Define(xml string) error {
-	return do(callLimit, "define the domain", func() error {
+	return doOn(c, callLimit, "define the domain", func() error {
 		d, err := c.c.DomainDefineXML(xml)
 		if err != nil {
 			return err
@@ -149,7 +180,7 @@ func (c *connection) Define(xml string) error {
 
 // Owner reads QEMU's user from the host's capabilities: "+UID:+GID".
 func (c *connection) Owner() (uid, gid int, ok bool) {
-	text, err := within(callLimit, "ask libvirt for its capabilities", c.c.GetCapabilities)
+	text, err := on(c, callLimit, "ask libvirt for its capabilities", c.c.GetCapabilities)
 	if err != nil {
 		return 0, 0, false
 	}
@@ -169,7 +200,7 @@ func (c *connection) Owner() (uid, gid int, ok bool) {
 }
 
 func (c *connection) SavedXML(path string) (string, error) {
-	return within(callLimit, "read a memory image", func() (string, error) {
+	return on(c, callLimit, "read a memory image", func() (string, error) {
 		return c.c.DomainSaveImageGetXMLDesc(path, libvirt.DOMAIN_SAVE_IMAGE_XML_SECURE)
 	})
 }
@@ -179,7 +210,7 @@ func (c *connection) Restore(path, xml string, paused bool) error {
 	if paused {
 		flags = libvirt.DOMAIN_SAVE_PAUSED
 	}
-	return do(longLimit, "resume the domain from memory", func() error {
+	return doOn(c, longLimit, "resume the domain from memory", func() error {
 		return c.c.DomainRestoreFlags(path, xml, flags)
 	})
 }
@@ -193,16 +224,19 @@ type domain struct {
 
 func (d *domain) Free() { _ = d.d.Free() }
 
+func (d *domain) ref() error { return d.d.Ref() }
+func (d *domain) unref()     { d.Free() }
+
 func (d *domain) Name() (string, error) {
-	return within(callLimit, "name the domain", d.d.GetName)
+	return on(d, callLimit, "name the domain", d.d.GetName)
 }
 
 func (d *domain) UUID() (string, error) {
-	return within(callLimit, "name the domain", d.d.GetUUIDString)
+	return on(d, callLimit, "name the domain", d.d.GetUUIDString)
 }
 
 func (d *domain) Power() (Power, error) {
-	return within(callLimit, "look at domain "+d.what, func() (Power, error) {
+	return on(d, callLimit, "look at domain "+d.what, func() (Power, error) {
 		s, _, err := d.d.GetState()
 		switch s {
 		case libvirt.DOMAIN_RUNNING, libvirt.DOMAIN_BLOCKED, libvirt.DOMAIN_SHUTDOWN:
@@ -220,7 +254,7 @@ func (d *domain) Power() (Power, error) {
 }
 
 func (d *domain) Persistent() (bool, error) {
-	return within(callLimit, "look at domain "+d.what, d.d.IsPersistent)
+	return on(d, callLimit, "look at domain "+d.what, d.d.IsPersistent)
 }
 
 func (d *domain) XML(live bool) (string, error) {
@@ -228,18 +262,18 @@ func (d *domain) XML(live bool) (string, error) {
 	if !live {
 		flags |= libvirt.DOMAIN_XML_INACTIVE
 	}
-	return within(callLimit, "read the definition of "+d.what, func() (string, error) { return d.d.GetXMLDesc(flags) })
+	return on(d, callLimit, "read the definition of "+d.what, func() (string, error) { return d.d.GetXMLDesc(flags) })
 }
 
 // SavableXML returns the definition with the processor as it was defined, and not as QEMU has completed it, because libvirt
 // refuses to save a guest with the latter.
 func (d *domain) SavableXML() (string, error) {
 	const flags = libvirt.DOMAIN_XML_SECURE | libvirt.DOMAIN_XML_MIGRATABLE
-	return within(callLimit, "read the definition of "+d.what, func() (string, error) { return d.d.GetXMLDesc(flags) })
+	return on(d, callLimit, "read the definition of "+d.what, func() (string, error) { return d.d.GetXMLDesc(flags) })
 }
 
 func (d *domain) Foreign() (string, error) {
-	return within(callLimit, "look at domain "+d.what, func() (string, error) {
+	return on(d, callLimit, "look at domain "+d.what, func() (string, error) {
 		snaps, err := d.d.SnapshotListNames(0)
 		if err != nil || len(snaps) > 0 {
 			return "libvirt's own snapshots (" + strings.Join(snaps, ", ") + ")", err
@@ -266,7 +300,7 @@ func (d *domain) Snapshot(xml string, diskOnly bool) error {
 	} else {
 		flags |= libvirt.DOMAIN_SNAPSHOT_CREATE_LIVE
 	}
-	return do(limit, "switch the disks of "+d.what, func() error {
+	return doOn(d, limit, "switch the disks of "+d.what, func() error {
 		s, err := d.d.CreateSnapshotXML(xml, flags)
 		if err != nil {
 			return err
@@ -279,7 +313,7 @@ func (d *domain) Snapshot(xml string, diskOnly bool) error {
 // former limit, so agent restores libvirt's default afterwards.
 func (d *domain) agent(timeout time.Duration, what string, f func() error) error {
 	seconds := max(1, int((timeout+time.Second-1)/time.Second))
-	return do(timeout+10*time.Second, what, func() error {
+	return doOn(d, timeout+10*time.Second, what, func() error {
 		if err := d.d.AgentSetResponseTimeout(seconds, 0); err != nil {
 			return err
 		}
@@ -300,7 +334,7 @@ func (d *domain) Thaw(timeout time.Duration) error {
 }
 
 func (d *domain) Capacity(dev string) (int64, error) {
-	return within(callLimit, "measure disk "+dev, func() (int64, error) {
+	return on(d, callLimit, "measure disk "+dev, func() (int64, error) {
 		info, err := d.d.GetBlockInfo(dev, 0)
 		if err != nil {
 			return 0, err
@@ -310,7 +344,7 @@ func (d *domain) Capacity(dev string) (int64, error) {
 }
 
 func (d *domain) Idle() (bool, error) {
-	return within(callLimit, "query libvirt's job on "+d.what, func() (bool, error) {
+	return on(d, callLimit, "query libvirt's job on "+d.what, func() (bool, error) {
 		info, err := d.d.GetJobInfo()
 		return err == nil && info.Type == libvirt.DOMAIN_JOB_NONE, err
 	})
@@ -321,11 +355,11 @@ func (d *domain) Start(paused bool) error {
 	if paused {
 		flags = libvirt.DOMAIN_START_PAUSED
 	}
-	return do(callLimit, "start domain "+d.what, func() error { return d.d.CreateWithFlags(flags) })
+	return doOn(d, callLimit, "start domain "+d.what, func() error { return d.d.CreateWithFlags(flags) })
 }
 
 func (d *domain) Ended() (ending, error) {
-	return within(callLimit, "look at domain "+d.what, func() (ending, error) {
+	return on(d, callLimit, "look at domain "+d.what, func() (ending, error) {
 		_, reason, err := d.d.GetState()
 		switch libvirt.DomainShutoffReason(reason) {
 		case libvirt.DOMAIN_SHUTOFF_SHUTDOWN:
@@ -337,12 +371,12 @@ func (d *domain) Ended() (ending, error) {
 	})
 }
 
-func (d *domain) Pause() error { return do(callLimit, "pause domain "+d.what, d.d.Suspend) }
+func (d *domain) Pause() error { return doOn(d, callLimit, "pause domain "+d.what, d.d.Suspend) }
 
-func (d *domain) Unpause() error { return do(callLimit, "resume domain "+d.what, d.d.Resume) }
+func (d *domain) Unpause() error { return doOn(d, callLimit, "resume domain "+d.what, d.d.Resume) }
 
 func (d *domain) Destroy() error {
-	err := do(callLimit, "switch domain "+d.what+" off", d.d.Destroy)
+	err := doOn(d, callLimit, "switch domain "+d.what+" off", d.d.Destroy)
 	if err == nil {
 		return nil
 	}
@@ -353,24 +387,17 @@ func (d *domain) Destroy() error {
 }
 
 func (d *domain) Shutdown(timeout time.Duration) error {
-	what := "shut domain " + d.what + " down"
-	if err := d.d.Ref(); err != nil { // libvirt may still wait for the guest's agent when d has been freed
-		return classify(what, err)
-	}
-	return do(min(timeout, callLimit), what, func() error {
-		defer d.d.Free() // the reference above
-		return d.d.Shutdown()
-	})
+	return doOn(d, min(timeout, callLimit), "shut domain "+d.what+" down", d.d.Shutdown) // libvirt may wait for the guest's agent
 }
 
 func (d *domain) Undefine() error {
 	const flags = libvirt.DOMAIN_UNDEFINE_KEEP_NVRAM | libvirt.DOMAIN_UNDEFINE_MANAGED_SAVE |
 		libvirt.DOMAIN_UNDEFINE_SNAPSHOTS_METADATA | libvirt.DOMAIN_UNDEFINE_CHECKPOINTS_METADATA
-	return do(callLimit, "undefine domain "+d.what, func() error { return d.d.UndefineFlags(flags) })
+	return doOn(d, callLimit, "undefine domain "+d.what, func() error { return d.d.UndefineFlags(flags) })
 }
 
 func (d *domain) Save(path, xml string) error {
-	return do(longLimit, "save the memory of "+d.what, func() error {
+	return doOn(d, longLimit, "save the memory of "+d.what, func() error {
 		return d.d.SaveFlags(path, xml, libvirt.DOMAIN_SAVE_RUNNING)
 	})
 }
@@ -378,7 +405,7 @@ func (d *domain) Save(path, xml string) error {
 // DropNodes sends commands to QEMU's monitor, because libvirt has no call for them. QEMU refuses to close a node that a disk
 // uses. The node of a format must be closed before the node of its file.
 func (d *domain) DropNodes(images map[string]string) error {
-	return do(callLimit, "close images of "+d.what+" that are not in use", func() error {
+	return doOn(d, callLimit, "close images of "+d.what+" that are not in use", func() error {
 		text, err := d.d.QemuMonitorCommand(`{"execute":"query-named-block-nodes","arguments":{"flat":true}}`, libvirt.DOMAIN_QEMU_MONITOR_COMMAND_DEFAULT)
 		if err != nil {
 			return err
