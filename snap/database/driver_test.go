@@ -191,3 +191,31 @@ func TestUnreadablePlan(t *testing.T) {
 		t.Errorf("the plans are %q", names)
 	}
 }
+
+// TestUnreadablePlanBesideOthers: the objects of other switches are dropped.
+func TestUnreadablePlanBesideOthers(t *testing.T) {
+	for _, way := range []string{"sweep", "drop leftovers"} {
+		t.Run(way, func(t *testing.T) {
+			d, v := driver(t, "one", "two")
+			sw, err := d.Prepare(t.Context(), request("one", "two"))
+			must(t, err)
+			folder := d.records.Folder("first")
+			must(t, os.MkdirAll(folder, 0o700))
+			must(t, os.WriteFile(filepath.Join(folder, planFile), []byte("no plan"), 0o600))
+			if way == "sweep" {
+				err = d.Sweep(t.Context(), snap.Gone{Restores: []snap.RestoreID{"op"}})
+			} else {
+				v.away = true
+				must(t, sw.Finish(t.Context()))
+				v.away = false
+				_, err = d.DropLeftovers(t.Context())
+			}
+			kind(t, err, errs.Corrupt)
+			names, err := d.records.Switches()
+			must(t, err)
+			if len(v.aside) > 0 || !slices.Equal(names, []string{"first"}) {
+				t.Errorf("on the server are %v, on the disk %q", v.aside, names)
+			}
+		})
+	}
+}

@@ -13,18 +13,16 @@ import (
 	"mulligan/snap"
 )
 
-// SweepSwitches drops the switches in gone, and those whose preparation was not completed. It must be called within Do.
+// SweepSwitches drops the switches in gone, and those whose preparation was not completed. One that cannot be dropped does not keep
+// the others. It must be called within Do.
 func (d *Switcher[T, P, S]) SweepSwitches(ctx context.Context, gone []snap.RestoreID) error {
 	names, err := d.plans.Switches()
-	if err != nil {
-		return err
-	}
 	for _, name := range names {
-		if err := d.sweep(ctx, name, gone); err != nil {
-			return fmt.Errorf("restore %s: %w", strings.ToValidUTF8(name, "?"), err)
+		if e := d.sweep(ctx, name, gone); e != nil {
+			err = errs.Also(err, fmt.Errorf("restore %s: %w", strings.ToValidUTF8(name, "?"), e))
 		}
 	}
-	return nil
+	return err
 }
 
 // sweep drops the named switch if it is in gone, or if its preparation was not completed. It returns an error if the plan
@@ -71,17 +69,11 @@ func (d *Switcher[T, P, S]) DropLeftovers(ctx context.Context) (left []string, e
 	const op = "drop what restores left on the server"
 	err = d.Do(ctx, op, func() error {
 		names, err := d.plans.Switches()
-		if err != nil {
-			return err
-		}
 		for _, name := range names {
-			these, err := d.leftovers(ctx, name)
-			if err != nil {
-				return err
-			}
-			left = append(left, these...)
+			these, e := d.leftovers(ctx, name)
+			err, left = errs.Also(err, e), append(left, these...)
 		}
-		return nil
+		return err
 	})
 	return left, err
 }
