@@ -218,7 +218,47 @@ func (d *Driver) drop(ctx context.Context, out *conn, name string) error {
 			return err
 		}
 	}
-	return out.exec(ctx, "DROP DATABASE IF EXISTS "+quote(name)+" WITH (FORCE)")
+	sql := "DROP DATABASE IF EXISTS " + quote(name) + " WITH (FORCE)"
+	err = out.exec(ctx, sql)
+	if sqlState(err) != stateInUse {
+		return err
+	}
+	if dropped, e := d.unsubscribe(ctx, out, name); e != nil || !dropped {
+		return errs.Also(err, e)
+	}
+	return out.exec(ctx, sql)
+}
+
+// unsubscribe drops the subscriptions of a database of the driver, with which the server does not drop it, and reports whether there were
+// any. Their slots on the publisher stay, because those of the live database have the same names. The subscriptions are disabled from
+// outside before the database is opened: a worker of the server would otherwise connect to the slots, and take changes that the live
+// database needs. Only a superuser may do that.
+func (d *Driver) unsubscribe(ctx context.Context, out *conn, name string) (dropped bool, err error) {
+	const its = " WHERE subdbid = (SELECT oid FROM pg_catalog.pg_database WHERE datname = $1)"
+	names, err := out.list(ctx, "SELECT subname::text FROM pg_catalog.pg_subscription"+its, name)
+	if err != nil || len(names) == 0 {
+		return false, err
+	}
+	if _, err := out.Exec(ctx, "UPDATE pg_catalog.pg_subscription SET subenabled = false"+its, name); err != nil {
+		return false, err
+	}
+	if err := out.exec(ctx, "ALTER DATABASE "+quote(name)+" ALLOW_CONNECTIONS true"); err != nil {
+		return false, err
+	}
+	c, err := d.connect(ctx, name)
+	if err != nil {
+		return false, err
+	}
+	defer c.close()
+	for _, s := range names {
+		if err := c.exec(ctx, "ALTER SUBSCRIPTION "+quote(s)+" SET (slot_name = NONE)"); err != nil {
+			return false, err
+		}
+		if err := c.exec(ctx, "DROP SUBSCRIPTION "+quote(s)); err != nil {
+			return false, err
+		}
+	}
+	return true, nil
 }
 
 // allowed returns an error if the role lacks a privilege that the switch needs. It is called before anything is created.
@@ -334,26 +374,33 @@ func (e engine) Drop(ctx context.Context, p *plan) (left []string, err error) {
 		}
 		at = position{}
 	}
-	return nil, e.d.clear(ctx, out, p, p.Reached == database.Committed || p.there(at))
+	return e.d.clear(ctx, out, p, p.Reached == database.Committed || p.there(at))
 }
 
-// clear drops the databases of a switch except the live one. If done is false, the target is not
-// live, and clear also drops the roles that were created for it.
-func (d *Driver) clear(ctx context.Context, out *conn, p *plan, done bool) error {
+// clear drops the databases of a switch except the live one, and returns those that the server does not let go. If done is false, the
+// target is not live, and clear also drops the roles that were created for it.
+func (d *Driver) clear(ctx context.Context, out *conn, p *plan, done bool) (left []string, err error) {
 	if err := d.cfg.Failpoint.At("clear: databases"); err != nil {
-		return err
+		return nil, err
 	}
-	if err := d.dropOurs(ctx, out, p.New, p.NewOID); err != nil {
-		return err
-	}
+	ours := map[string]uint32{p.New: p.NewOID}
 	if done {
-		if err := d.dropOurs(ctx, out, p.Old, p.BaseOID); err != nil {
-			return err
-		}
-	} else if err := d.dropRoles(ctx, out, p); err != nil {
-		return err
+		ours[p.Old] = p.BaseOID
 	}
-	return d.cfg.Failpoint.At("clear: plan")
+	for name, oid := range ours {
+		err := d.dropOurs(ctx, out, name, oid)
+		if sqlState(err) == stateInUse {
+			left = append(left, fmt.Sprintf("database %s cannot be dropped (%v): drop what uses it, or the database", name, err))
+		} else if err != nil {
+			return nil, err
+		}
+	}
+	if !done {
+		if err := d.dropRoles(ctx, out, p); err != nil {
+			return nil, err
+		}
+	}
+	return left, d.cfg.Failpoint.At("clear: plan")
 }
 
 // dropOurs drops the database called name if its OID is oid. An interrupted build recorded no OID (0); then the name suffices,
