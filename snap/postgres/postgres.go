@@ -23,6 +23,7 @@ import (
 	"mulligan/snap/postgres/pgtools"
 	"mulligan/snap/postgres/physical"
 	"mulligan/snap/postgres/physical/pgserver"
+	"mulligan/snap/postgres/physical/served"
 )
 
 // Mode is a way to capture and restore the database.
@@ -305,19 +306,19 @@ func (d *Driver) Transporter() (snap.Transporter, bool) { return snap.Transporte
 // ServerSource returns the mode's driver if it is a ServerSource.
 func (d *Driver) ServerSource() (snap.ServerSource, bool) { return snap.ServerSourceOf(d.Driver) }
 
-// KeepServer copies the data of a server that SeedServer made, before the server is started. See [physical.KeepServer].
+// KeepServer copies the data of a server that SeedServer made, before the server is started. See [served.Keep].
 func KeepServer(ctx context.Context, s snap.Seeded, name, as string) (kept bool, err error) {
-	return physical.KeepServer(ctx, privsep.User{UID: s.UID, GID: s.GID}, s.Folder, name, as)
+	return served.Keep(ctx, privsep.User{UID: s.UID, GID: s.GID}, s.Folder, name, as)
 }
 
 // MeasureServer returns the bytes on disk that DropServer would free.
 func MeasureServer(ctx context.Context, s snap.Seeded, name string) (int64, error) {
-	return physical.MeasureServer(ctx, privsep.User{UID: s.UID, GID: s.GID}, s.Folder, name)
+	return served.Measure(ctx, privsep.User{UID: s.UID, GID: s.GID}, s.Folder, name)
 }
 
 // DropServer removes the data of a server of a fork's own, which a driver's SeedServer made.
 func DropServer(ctx context.Context, s snap.Seeded, name string) error {
-	return physical.DropServer(ctx, privsep.User{UID: s.UID, GID: s.GID}, filepath.Join(s.Folder, name))
+	return served.Drop(ctx, privsep.User{UID: s.UID, GID: s.GID}, filepath.Join(s.Folder, name))
 }
 
 var (

@@ -10,6 +10,7 @@ import (
 	"mulligan/snap"
 	"mulligan/snap/postgres/own"
 	"mulligan/snap/postgres/physical/pgserver"
+	"mulligan/snap/postgres/physical/served"
 	"mulligan/testkit"
 )
 
@@ -96,7 +97,7 @@ func keepServer(t *testing.T, s *subject) {
 	check(t, s.driver.SeedServer(ctx, "two", "origin"))
 	folder, _, _, err := s.driver.ServedBy(ctx)
 	check(t, err)
-	kept, err := KeepServer(ctx, s.cfg.Owner, folder, "one", "begin")
+	kept, err := served.Keep(ctx, s.cfg.Owner, folder, "one", "begin")
 	check(t, err)
 	if _, err := os.Lstat(filepath.Join(folder, "begin")); kept != s.driver.store.cloning(ctx) || kept != (err == nil) {
 		t.Errorf("kept: %v, and there is %v", kept, err)
@@ -164,7 +165,7 @@ func keepServer(t *testing.T, s *subject) {
 		t.Errorf("the other fork has %q", got)
 	}
 	two.stop(t, "fast")
-	check(t, DropServer(ctx, s.cfg.Owner, two.dir))
+	check(t, served.Drop(ctx, s.cfg.Owner, two.dir))
 	if _, err := os.Lstat(two.dir); !os.IsNotExist(err) {
 		t.Errorf("after the drop: %v", err)
 	}
