@@ -305,6 +305,13 @@ func testFullDisk(t *testing.T) {
 	if errs.HintOf(err) == "" {
 		t.Error("Prepare gives no hint")
 	}
+	const started = "SELECT pg_postmaster_start_time()"
+	since := s.value(t, started)
+	_, err = s.driver.Salvage(t.Context(), snap.CaptureRequest{ID: "db-raw"})
+	fails(t, "Salvage", err, errs.Failed, "free")
+	if now := s.value(t, started); now != since {
+		t.Errorf("the server was stopped for a salvage that does not fit, and started again at %s", now)
+	}
 	for _, kind := range []string{"bases", "forks"} {
 		if entries, err := os.ReadDir(s.driver.store.path(kind)); err != nil || len(entries) > 1 {
 			t.Errorf("%s holds %v, %v", kind, entries, err)

@@ -12,8 +12,13 @@ import (
 )
 
 // Plan records the base, the target and the fork in p. The fork is that of the last preparation, the folder that was kept at
-// the target, or the name of a new one.
-func (e engine) Plan(ctx context.Context, p, old *plan, target, base state) error {
+// the target, or the name of a new one. After an error, it starts a server that the salvage of the base stopped.
+func (e engine) Plan(ctx context.Context, p, old *plan, target, base state) (err error) {
+	defer func() {
+		if err != nil && base.raw != nil {
+			err = errs.Also(err, e.raws.start(context.WithoutCancel(ctx), base.raw))
+		}
+	}()
 	f, err := e.survivor(ctx, base)
 	if err != nil {
 		return err

@@ -21,12 +21,17 @@ type raws struct {
 	log       *slog.Logger
 }
 
+// room returns an error unless a copy of everything at from fits into the store.
+func (rs *raws) room(ctx context.Context, from string) error {
+	if info, err := os.Lstat(from); err != nil || !info.IsDir() {
+		return nil
+	}
+	return rs.store.room(ctx, from)
+}
+
 // copy copies everything at from to the path to in the store. On an error it removes to.
 func (rs *raws) copy(ctx context.Context, from, to string) (c asowner.RawCopied, err error) {
-	if info, e := os.Lstat(from); e == nil && info.IsDir() {
-		err = rs.store.room(ctx, from)
-	}
-	if err == nil {
+	if err = rs.room(ctx, from); err == nil {
 		err = rs.failpoint.At("raw: copy")
 	}
 	if err == nil {

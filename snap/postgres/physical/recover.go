@@ -14,17 +14,18 @@ import (
 )
 
 // Drop ends the restore. After a Commit it keeps the folder that was swapped out for as long as the snapshot of the base
-// exists: a restore of that snapshot then needs no replay. If the restore is given up in the middle, Drop starts the server in
-// the live folder.
+// exists: a restore of that snapshot then needs no replay. If the restore is given up in the middle, or before its Commit after
+// a salvage, Drop starts the server in the live folder.
 func (e engine) Drop(ctx context.Context, p *plan) (left []string, err error) {
 	if err := e.cfg.Failpoint.At("finish"); err != nil {
 		return nil, err
 	}
-	live := false
+	live, stopped := false, p.RawBase != nil                               // by the salvage
 	if p.Reached != database.Preparing && p.Reached != database.Prepared { // before Commit the folders are not exchanged
 		if live, err = e.exchanged(p); err != nil {
 			return nil, err
 		}
+		stopped = p.Reached == database.Committing || p.Reached == database.Undoing
 	}
 	switch {
 	case live:
@@ -34,7 +35,7 @@ func (e engine) Drop(ctx context.Context, p *plan) (left []string, err error) {
 	default:
 		err = e.store.remove(ctx, e.store.path("forks", p.Fork.Dir))
 	}
-	if err != nil || p.Reached != database.Committing && p.Reached != database.Undoing {
+	if err != nil || !stopped {
 		return nil, err
 	}
 	if r := p.wanted(!live); r != nil {

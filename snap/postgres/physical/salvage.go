@@ -33,9 +33,17 @@ func (d *Driver) Salvage(ctx context.Context, req snap.CaptureRequest) (snap.Sna
 func (d *Driver) salvage(ctx context.Context, req snap.CaptureRequest) (r raw, err error) {
 	d.marks.hangUp()
 	r = raw{ID: req.ID, Quiesced: true, Created: time.Now().UTC(), Ran: d.server.Status(ctx, d.cfg.DataDir) != ""}
+	if err := d.raws.room(ctx, d.cfg.DataDir); err != nil { // while the server still runs
+		return r, err
+	}
 	if err := d.cfg.Failpoint.At("salvage: stop"); err != nil {
 		return r, err
 	}
+	defer func() {
+		if err != nil {
+			err = errs.Also(err, d.raws.start(context.WithoutCancel(ctx), &r))
+		}
+	}()
 	if err := d.server.Stop(ctx); err != nil {
 		return r, err
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -347,6 +348,70 @@ func testRawBaseGrowsStale(t *testing.T) {
 		t.Errorf("the file is %q, %v", text, err)
 	}
 	check(t, sw.Finish(t.Context()))
+}
+
+// A server that ran before a salvage runs again if no restore follows it.
+func testServerRunsAfterGivenUpSalvage(t *testing.T) {
+	t.Parallel()
+	s := newSubject(t, options{})
+	s.mutate(t, 1)
+	capture(t, s, "db-good")
+	ctx := t.Context()
+	salvage := func() {
+		t.Helper()
+		_, err := s.driver.Salvage(ctx, snap.CaptureRequest{ID: "db-raw", Quiesced: true})
+		check(t, err)
+		if running, err := pgserver.InUse(s.DataDir); err != nil || running {
+			t.Fatalf("after Salvage the server runs: %t, %v", running, err)
+		}
+	}
+	runs := func(after string) {
+		t.Helper()
+		if status := s.driver.server.Status(context.Background(), s.DataDir); status != "ready" {
+			t.Errorf("after %s the server is %q", after, status)
+		}
+	}
+	fail := func(step string, with func()) {
+		s.cfg.Failpoint = func(at string) error {
+			if at != step {
+				return nil
+			}
+			with()
+			return errors.New("broken")
+		}
+		s.reopen(t)
+		check(t, s.driver.server.Start(t.Context()))
+	}
+	for _, step := range []string{"raw: copy", "salvage: record"} {
+		canceled, cancel := context.WithCancel(ctx)
+		fail(step, cancel)
+		if _, err := s.driver.Salvage(canceled, snap.CaptureRequest{ID: "db-0"}); err == nil {
+			t.Fatal("the salvage does not fail at " + step)
+		}
+		runs("a salvage that fails at " + step)
+	}
+	fail("", nil)
+	req := snap.RestoreRequest{ID: "op-1", Target: "db-good", Base: "db-raw"}
+	salvage()
+	sw, err := s.driver.Prepare(ctx, req)
+	check(t, err)
+	check(t, sw.Finish(ctx))
+	runs("Finish without a Commit")
+
+	fail("fork: clone", func() {})
+	salvage()
+	if _, err := s.driver.Prepare(ctx, req); err == nil {
+		t.Fatal("the preparation does not fail")
+	}
+	runs("a preparation that fails")
+
+	fail("", nil)
+	salvage()
+	check(t, os.Remove(filepath.Join(s.cfg.StateDir, "facts.json")))
+	if _, err := s.driver.Prepare(ctx, req); err == nil {
+		t.Fatal("nothing is known of the cluster, and a restore is planned")
+	}
+	runs("a plan that fails")
 }
 
 // The log of a marker outlives the data folder, also what the server archived not yet.

@@ -36,6 +36,7 @@ func TestRescues(t *testing.T) {
 		testLogOutlivesTheFolder,
 		testUndoAfterTheRestoredFolderVanished,
 		testRawBaseGrowsStale,
+		testServerRunsAfterGivenUpSalvage,
 	)
 }
 
