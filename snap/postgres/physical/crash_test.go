@@ -369,6 +369,49 @@ func (s *subject) counts(t *testing.T, low, top int64) {
 	}
 }
 
+// failingServer does not start the first time after a Stop.
+type failingServer struct {
+	pgserver.Server
+	stopped bool
+}
+
+func (f *failingServer) Stop(ctx context.Context) error {
+	f.stopped = true
+	return f.Server.Stop(ctx)
+}
+
+func (f *failingServer) Start(ctx context.Context) error {
+	if f.stopped {
+		f.stopped = false
+		return errors.New("it does not start")
+	}
+	return f.Server.Start(ctx)
+}
+
+// A server that could not be started after a write of the last moment is started by Undo.
+func testFailedStartAfterLateWrite(t *testing.T) {
+	t.Parallel()
+	s := newSubject(t, options{})
+	s.cfg.Server = &failingServer{Server: s.cfg.Server}
+	s.reopen(t)
+	ctx := t.Context()
+	s.Psql(t, "app", "CREATE TABLE counted (id bigint PRIMARY KEY)")
+	capture(t, s, "db-a")
+	sw, err := s.driver.Prepare(ctx, snap.RestoreRequest{ID: "op-1", Target: "db-a", Base: "db-a"})
+	check(t, err)
+	s.Psql(t, "app", "INSERT INTO counted SELECT generate_series(1, 21)")
+	fails(t, "Commit", sw.Commit(ctx), errs.Conflict, "it does not start")
+	if running, err := pgserver.InUse(s.DataDir); err != nil || running {
+		t.Fatalf("the server runs: %t, %v", running, err)
+	}
+	s.reopen(t)
+	sw, err = s.driver.Resume(ctx, "op-1")
+	check(t, err)
+	check(t, sw.Undo(ctx))
+	s.counts(t, 21, 21)
+	check(t, sw.Finish(ctx))
+}
+
 // A plan that cannot be written leaves everything as it was.
 func TestRecordsAreAtomic(t *testing.T) {
 	dir := t.TempDir()

@@ -115,7 +115,11 @@ func (e engine) swapIn(ctx context.Context, p *plan) error {
 		return err
 	}
 	if moved {
-		return errs.Also(snap.Changed("", "cluster "+e.cfg.Name), errs.Also(e.bringUp(ctx, p, p.RawBase), e.plans.Advance(p, database.Prepared)))
+		err := e.bringUp(ctx, p, p.RawBase)
+		if err == nil { // else Commit or Undo starts the server
+			err = e.plans.Advance(p, database.Prepared)
+		}
+		return errs.Also(snap.Changed("", "cluster "+e.cfg.Name), err)
 	}
 	if err := e.cfg.Failpoint.At("commit: save log"); err != nil {
 		return err
