@@ -59,15 +59,17 @@ const slot = "mulligan"
 const (
 	makeSlot    = "SELECT pg_create_physical_replication_slot('" + slot + "', true) WHERE NOT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = '" + slot + "')"
 	dropSlot    = "SELECT pg_drop_replication_slot('" + slot + "')"
+	slotLost    = "EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = '" + slot + "' AND wal_status = 'lost')"
 	advanceSlot = "SELECT pg_replication_slot_advance('" + slot + "', '%[1]s') FROM pg_replication_slots WHERE slot_name = '" + slot + "' AND restart_lsn < '%[1]s'"
 )
 
 // collect copies the log files of the live server that the archive lacks. If the server does not fill the archive, collect then
-// advances the replication slot.
+// advances the replication slot, or makes another one in the place of one that the server gave up.
 func (a *archive) collect(ctx context.Context, c session.Conn, f facts) error {
 	var current string
 	var flushed wal.LSN
-	if err := c.Row(ctx, "SELECT pg_walfile_name(pg_current_wal_flush_lsn()), pg_current_wal_flush_lsn()::text", &current, &flushed); err != nil {
+	var lost bool
+	if err := c.Row(ctx, "SELECT pg_walfile_name(pg_current_wal_flush_lsn()), pg_current_wal_flush_lsn()::text, "+slotLost, &current, &flushed, &lost); err != nil {
 		return err
 	}
 	if !wal.IsSegment(current) {
@@ -76,12 +78,15 @@ func (a *archive) collect(ctx context.Context, c session.Conn, f facts) error {
 	if err := a.save(ctx, asowner.LogToSave{Wal: a.store.WAL(), End: current}); err != nil {
 		return fmt.Errorf("copy the log: %w", err)
 	}
-	switch start := wal.LSN(f.Segments.Number(flushed) * uint64(f.Segments)); {
-	case f.Slot && a.filledBy(f):
+	start := wal.LSN(f.Segments.Number(flushed) * uint64(f.Segments))
+	switch filled := a.filledBy(f); {
+	case f.Slot && filled:
 		return c.Run(ctx, dropSlot)
+	case lost:
+		return c.Run(ctx, dropSlot+"; "+makeSlot)
 	case f.Slot:
 		return c.Run(ctx, fmt.Sprintf(advanceSlot, start))
-	case !a.filledBy(f):
+	case !filled:
 		return c.Run(ctx, makeSlot)
 	}
 	return nil

@@ -43,8 +43,9 @@ func (d *Driver) Capture(ctx context.Context, req snap.CaptureRequest) (snap.Sna
 	}, nil
 }
 
-// captureFirst captures a cluster that has no base backup from which the marker can be replayed: at the first capture, and
-// after all base backups were deleted. Like Sweep, it acquires the lock of bases before the lock of Do.
+// captureFirst captures a cluster that has no base backup from which the marker can be replayed: at the first capture, after
+// all base backups were deleted, and after the server removed log that was not copied. Like Sweep, it acquires the lock of
+// bases before the lock of Do.
 func (d *Driver) captureFirst(ctx context.Context, op string, req snap.CaptureRequest) (m marker, warnings []string, err error) {
 	d.bases.taking.Lock()
 	defer d.bases.taking.Unlock()
@@ -52,7 +53,10 @@ func (d *Driver) captureFirst(ctx context.Context, op string, req snap.CaptureRe
 		if m, warnings, err = d.capture(ctx, req); !errors.As(err, new(noBase)) {
 			return err // another call took a base backup meanwhile
 		}
-		if err = d.bases.takeLocked(ctx); err == nil {
+		if _, err = d.present(ctx); err == nil { // replaces a slot that the server gave up
+			err = d.bases.takeLocked(ctx)
+		}
+		if err == nil {
 			m, warnings, err = d.capture(ctx, req)
 		}
 		return err

@@ -75,8 +75,8 @@ func (w *markWriter) markOn(ctx context.Context, c session.Conn) (m marker, warn
 	case !archiving && kept == nil:
 		return m, nil, errs.New(errs.Conflict, "", "neither a replication slot nor archive_command keeps the log of the cluster").WithHint("enable physical mode for it again")
 	case kept != nil && *kept == "lost":
-		return m, nil, errs.New(errs.Corrupt, "", "the server removed log that was not copied yet, because of max_slot_wal_keep_size").
-			WithHint("set it to -1, and let a new base be taken")
+		return m, nil, noBase{errs.New(errs.Corrupt, "", "the server removed log that was not copied yet, because of max_slot_wal_keep_size").
+			WithHint("raise it, or set it to -1, and try again")}
 	}
 	if failing != nil {
 		warnings = append(warnings, fmt.Sprintf("The server fails to archive its log (%s): until that is mended, the snapshot rests on the data folder alone.", *failing))

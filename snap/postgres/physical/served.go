@@ -39,7 +39,7 @@ func (d *Driver) present(ctx context.Context) (facts, error) {
 	}
 	defer c.Close()
 	f, err := d.server.inspect(ctx, c)
-	if err != nil {
+	if err != nil || d.left {
 		return f, err
 	}
 	return f, d.archive.collect(ctx, c, f)

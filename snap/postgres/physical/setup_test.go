@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -96,6 +97,43 @@ func testForeignArchive(t *testing.T) {
 	}))
 	if got := s.value(t, "SHOW archive_command"); got != command {
 		t.Errorf("archive_command is %q", got)
+	}
+}
+
+// A server that removes log which was not copied gives up the slot. It gets another one, and the next marker rests on a new base.
+func testLostSlot(t *testing.T) {
+	t.Parallel()
+	s := newSubject(t, options{slot: true})
+	const status = "SELECT wal_status FROM pg_replication_slots WHERE slot_name = '" + slot + "'"
+	limit := func(size string) {
+		s.Psql(t, "postgres", "ALTER SYSTEM SET max_slot_wal_keep_size = '"+size+"'")
+		s.Psql(t, "postgres", "SELECT pg_reload_conf()")
+	}
+	for i, first := range []string{"Maintain", "Capture"} {
+		s.mutate(t, int64(i))
+		bases, err := s.driver.records.bases()
+		check(t, err)
+		limit("1MB")
+		testkit.Eventually(t, "the server gives up the slot", func() bool {
+			s.Psql(t, "postgres", "SELECT txid_current(), pg_switch_wal()")
+			s.Psql(t, "postgres", "CHECKPOINT")
+			return s.value(t, status) == "lost"
+		})
+		limit("-1")
+		if first == "Maintain" {
+			check(t, s.driver.Maintain(t.Context()))
+		}
+		id := snap.SnapshotID("db-" + first)
+		capture(t, s, id)
+		if now := s.value(t, status); now != "reserved" {
+			t.Errorf("%s leaves a slot that is %q", first, now)
+		}
+		now, err := s.driver.records.bases()
+		check(t, err)
+		if slices.Equal(now, bases) {
+			t.Errorf("%s takes no base", first)
+		}
+		check(t, s.driver.Verify(t.Context(), id, snap.Full))
 	}
 }
 

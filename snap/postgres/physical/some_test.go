@@ -74,6 +74,7 @@ func TestKeeping(t *testing.T) {
 		testEnableDisable,
 		testCaptureWhileBaseIsTaken,
 		testForeignArchive,
+		testLostSlot,
 		testGivenUpCopy,
 		testReceiptLikeDryRun,
 	)
