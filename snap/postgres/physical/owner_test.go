@@ -18,6 +18,7 @@ import (
 	"mulligan/privsep"
 	"mulligan/snap"
 	"mulligan/snap/postgres/physical/asowner"
+	known "mulligan/snap/postgres/physical/facts"
 	"mulligan/snap/postgres/physical/pgserver"
 	"mulligan/snap/postgres/physical/replay"
 	"mulligan/snap/postgres/physical/wal"
@@ -363,7 +364,7 @@ func TestKnownWithoutDataFolder(t *testing.T) {
 	for _, version := range []string{"this", "earlier"} {
 		t.Run(version, func(t *testing.T) {
 			dir, state := reachable(t), t.TempDir()
-			w := ward{Store: filepath.Join(dir, "data.mulligan"), UID: somebody.UID, GID: somebody.GID, Bin: "/opt/pg/bin"}
+			w := known.Ward{Store: filepath.Join(dir, "data.mulligan"), UID: somebody.UID, GID: somebody.GID, Bin: "/opt/pg/bin"}
 			check(t, os.Chown(dir, somebody.UID, somebody.GID))
 			check(t, os.Mkdir(w.Store, 0o700))
 			check(t, os.Chown(w.Store, somebody.UID, somebody.GID))

@@ -7,6 +7,7 @@ import (
 	"mulligan/snap/database"
 	"mulligan/snap/postgres/physical/asowner"
 	"mulligan/snap/postgres/physical/asroot"
+	known "mulligan/snap/postgres/physical/facts"
 	"mulligan/snap/postgres/physical/pgserver"
 )
 
@@ -36,7 +37,7 @@ func assemble(cfg Config) *pieces {
 		programs.Tools = pgserver.Installed{Bin: cfg.Bin, Owner: cfg.Owner}
 	}
 	p.records = &records{dir: cfg.StateDir, cluster: cfg.Name, plans: p.plans,
-		ward: ward{Store: cfg.Store, UID: cfg.Owner.UID, GID: cfg.Owner.GID, Bin: cfg.Bin, Apart: cfg.Inside != nil}}
+		ward: known.Ward{Store: cfg.Store, UID: cfg.Owner.UID, GID: cfg.Owner.GID, Bin: cfg.Bin, Apart: cfg.Inside != nil}}
 	p.store = &store{Home: home, owner: cfg.Owner, tools: programs.Tools, claimant: cfg.App + "/" + cfg.Name}
 	if in := cfg.Inside; in != nil {
 		p.store.root = &asroot.Home{Volume: in.Volume, Data: cfg.DataDir, Store: cfg.Store, UID: cfg.Owner.UID, GID: cfg.Owner.GID}

@@ -15,6 +15,7 @@ import (
 	"mulligan/snap"
 	"mulligan/snap/database"
 	"mulligan/snap/postgres/physical/asowner"
+	known "mulligan/snap/postgres/physical/facts"
 	"mulligan/snap/postgres/physical/jsonrows"
 	"mulligan/snap/postgres/physical/pgserver"
 	"mulligan/snap/postgres/physical/wal"
@@ -25,7 +26,7 @@ import (
 type records struct {
 	dir     string // StateDir
 	cluster string // name of the cluster
-	ward    ward
+	ward    known.Ward
 	plans   *database.Plans
 }
 
@@ -184,7 +185,7 @@ func (r *records) sweepConf() error {
 
 // remember records the facts that a restore needs while the server is down.
 func (r *records) remember(f facts) error {
-	if err := r.put(".", "ward", r.ward); err != nil {
+	if err := r.put(".", known.WardRecord, r.ward); err != nil {
 		return err
 	}
 	return r.put(".", "facts", f.Lasting())
@@ -212,19 +213,4 @@ func (r *records) known() (facts, error) { return r.clusters().Known() }
 func (r *records) rawsOf(ids []snap.SnapshotID) ([]raw, error) {
 	all, err := r.raws()
 	return slices.DeleteFunc(all, func(r raw) bool { return !slices.Contains(ids, r.ID) }), err
-}
-
-// wardOf returns the recorded ward of the cluster with this StateDir, whose driver need not be open. If there is none, the error is
-// fs.ErrNotExist.
-func wardOf(stateDir string) (w ward, err error) {
-	err = jsonrows.Folder(stateDir).Get(".", "ward", &w)
-	return w, err
-}
-
-// ward names the store of a cluster in physical mode, and the owner of the store.
-type ward struct {
-	Store    string `json:"store"`
-	UID, GID int
-	Bin      string // folder of the server's programs; "" if they are not on this host
-	Apart    bool   // the store's folder is root's to remove
 }

@@ -9,6 +9,7 @@ import (
 	"mulligan/privsep"
 	"mulligan/snap"
 	"mulligan/snap/database"
+	known "mulligan/snap/postgres/physical/facts"
 	"mulligan/snap/postgres/physical/pgserver"
 )
 
@@ -65,7 +66,7 @@ func (d *Driver) salvage(ctx context.Context, req snap.CaptureRequest) (r raw, e
 // Recall returns the recorded programs and owner of the cluster with this StateDir. It serves a driver whose cluster has no
 // data folder to [Locate].
 func Recall(stateDir string) (p pgserver.Place, found bool) {
-	w, err := wardOf(stateDir)
+	w, err := known.WardOf(stateDir)
 	if err != nil || w.Store == "" {
 		return p, false
 	}

@@ -11,6 +11,7 @@ import (
 
 	"mulligan/errs"
 	"mulligan/privsep"
+	known "mulligan/snap/postgres/physical/facts"
 	"mulligan/snap/postgres/physical/pgserver"
 	"mulligan/snap/postgres/physical/session"
 
@@ -208,7 +209,7 @@ func (d *Driver) reset(ctx context.Context) (changes []string, restart bool, err
 // exists. The server must have stopped archiving into the store.
 func Purge(stateDir string) error {
 	const op = "remove what is stored of cluster"
-	switch w, err := wardOf(stateDir); {
+	switch w, err := known.WardOf(stateDir); {
 	case errors.Is(err, fs.ErrNotExist):
 	case err != nil:
 		return errs.Wrap(errs.Failed, op, err)
