@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -24,6 +25,7 @@ import (
 	"mulligan/privsep"
 	"mulligan/snap"
 	"mulligan/snap/database"
+	"mulligan/snap/postgres/physical/asowner"
 	"mulligan/snap/postgres/physical/pgserver"
 	"mulligan/snap/snaptest"
 	"mulligan/testkit"
@@ -410,6 +412,80 @@ func testFailedStartAfterLateWrite(t *testing.T) {
 	check(t, sw.Undo(ctx))
 	s.counts(t, 21, 21)
 	check(t, sw.Finish(ctx))
+}
+
+// A marker whose record is damaged keeps none of the others from being restored and deleted. While it is recorded, nothing that it
+// may need is removed.
+func testDamagedMarker(t *testing.T) {
+	t.Parallel()
+	s := newSubject(t, options{})
+	ctx := t.Context()
+	stored := func() (all []string) {
+		for _, dir := range []string{"bases", "archive", "raws"} {
+			entries, err := os.ReadDir(s.driver.store.path(dir))
+			if !errors.Is(err, fs.ErrNotExist) {
+				check(t, err)
+			}
+			for _, e := range entries {
+				if !strings.Contains(e.Name(), asowner.Linked) {
+					all = append(all, dir+"/"+e.Name())
+				}
+			}
+		}
+		return all
+	}
+	s.Psql(t, "app", "CREATE TABLE counted (id bigint PRIMARY KEY)")
+	capture(t, s, "db-bad")
+	check(t, s.driver.bases.take(ctx))
+	s.Psql(t, "app", "INSERT INTO counted SELECT generate_series(1, 21); SELECT pg_switch_wal()")
+	capture(t, s, "db-good")
+	_, err := s.driver.Salvage(ctx, snap.CaptureRequest{ID: "db-raw"})
+	check(t, err)
+	check(t, s.driver.server.Start(ctx))
+	s.Stored(t) // waits for the archive
+	for _, record := range []string{"markers/db-bad.json", "raws/db-raw.json"} {
+		flip(t, filepath.Join(s.cfg.StateDir, record), 10)
+	}
+	before := stored()
+	keeps := func(after string) {
+		t.Helper()
+		now := stored()
+		for _, path := range before {
+			if !slices.Contains(now, path) {
+				t.Errorf("after %s there is no %s", after, path)
+			}
+		}
+	}
+	s.reopen(t)
+	check(t, s.driver.Sweep(ctx, snap.Gone{}))
+	keeps("Sweep")
+	bases, err := s.driver.records.bases()
+	check(t, err)
+	s.driver.cfg.MaxReplay = 1
+	fails(t, "Maintain", s.driver.Maintain(ctx), errs.Corrupt, "db-bad")
+	if now, err := s.driver.records.bases(); err != nil || len(now) != len(bases)+1 {
+		t.Errorf("Maintain takes no base: there are %d, and were %d, %v", len(now), len(bases), err)
+	}
+	keeps("Maintain")
+	s.Psql(t, "app", "INSERT INTO counted SELECT generate_series(22, 41)")
+	capture(t, s, "db-now")
+	s.restore(t, "db-good", "db-now")
+	s.counts(t, 21, 21)
+	for _, id := range []snap.SnapshotID{"db-good", "db-now"} {
+		check(t, s.driver.Delete(ctx, id))
+	}
+	keeps("the deletion of all others")
+	fails(t, "Verify", s.driver.Verify(ctx, "db-bad", snap.Quick), errs.Corrupt, "db-bad")
+
+	check(t, s.driver.Delete(ctx, "db-bad"))
+	check(t, s.driver.Sweep(ctx, snap.Gone{Snapshots: []snap.SnapshotID{"db-raw"}}))
+	check(t, s.driver.Maintain(ctx)) // takes a base
+	check(t, s.driver.Maintain(ctx)) // drops the others
+	for _, path := range stored() {
+		if slices.Contains(before, path) && !strings.HasPrefix(path, "archive/") {
+			t.Errorf("without the damaged records there is still %s", path)
+		}
+	}
 }
 
 // A plan that cannot be written leaves everything as it was.

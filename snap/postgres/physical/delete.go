@@ -34,6 +34,9 @@ func (d *Driver) Delete(ctx context.Context, id snap.SnapshotID) error {
 		if errs.KindOf(err) == errs.NotFound {
 			return nil
 		}
+		if errs.KindOf(err) == errs.Corrupt {
+			return errs.Also(d.records.forget(id), d.retention.prune(ctx))
+		}
 		if s.raw != nil { // nothing else depends on it
 			return d.retention.discard(ctx, garbage{raws: []raw{*s.raw}})
 		}

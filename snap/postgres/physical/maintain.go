@@ -20,13 +20,14 @@ func (d *Driver) Maintain(ctx context.Context) error {
 		due, err = d.tidy(ctx)
 		return err
 	})
-	if err == nil && due {
-		err = d.bases.take(ctx)
+	if due {
+		err = errs.Also(err, d.bases.take(ctx))
 	}
 	return database.Classify(op, err, d.cfg.DataDir)
 }
 
-// tidy does the short part of Maintain, and reports whether a base backup is due.
+// tidy does the short part of Maintain, and reports whether a base backup is due. One may be due although the record of a snapshot
+// is damaged, which is an error.
 func (d *Driver) tidy(ctx context.Context) (due bool, err error) {
 	if d.left {
 		return false, nil
@@ -60,10 +61,8 @@ func (d *Driver) tidy(ctx context.Context) (due bool, err error) {
 		return false, err
 	}
 	b, err := d.bases.nearest(ctx, marker{place: place{TLI: f.TLI}, LSN: end}, f.Segments)
-	if errs.KindOf(err) == errs.Corrupt {
-		return true, nil // there is no base backup
-	}
-	return err == nil && int64(end-b.Start) > d.maxReplay(ctx), err
+	due = errs.KindOf(err) == errs.Corrupt || err == nil && int64(end-b.Start) > d.maxReplay(ctx) // or there is no base backup
+	return due, errs.Also(undamaged(err), d.records.damaged())
 }
 
 func (d *Driver) maxReplay(ctx context.Context) int64 {

@@ -160,13 +160,10 @@ func (r *records) keepConf(found map[string][]byte) (name string, err error) {
 
 // sweepConf removes configurations that no snapshot refers to.
 func (r *records) sweepConf() error {
-	all, err := r.markers()
-	if err != nil {
-		return err
-	}
-	raws, err := r.raws()
-	if err != nil {
-		return err
+	all, err1 := r.markers()
+	raws, err2 := r.raws()
+	if err := errs.Also(err1, err2); err != nil {
+		return undamaged(err) // what a damaged record refers to is unknown
 	}
 	entries, err := os.ReadDir(filepath.Join(r.dir, "conf"))
 	if err != nil {
@@ -212,5 +209,31 @@ func (r *records) known() (facts, error) { return r.clusters().Known() }
 // rawsOf returns the raw snapshots among ids.
 func (r *records) rawsOf(ids []snap.SnapshotID) ([]raw, error) {
 	all, err := r.raws()
-	return slices.DeleteFunc(all, func(r raw) bool { return !slices.Contains(ids, r.ID) }), err
+	return slices.DeleteFunc(all, func(r raw) bool { return !slices.Contains(ids, r.ID) }), undamaged(err)
+}
+
+// forget drops the record of a snapshot, which may be damaged or missing.
+func (r *records) forget(id snap.SnapshotID) error {
+	if !database.ValidName(string(id)) {
+		return nil
+	}
+	return errors.Join(r.drop("markers", string(id)), r.drop("raws", string(id)))
+}
+
+// damaged returns an error if records of snapshots are damaged.
+func (r *records) damaged() error {
+	_, err1 := r.markers()
+	_, err2 := r.raws()
+	if err := errs.Also(err1, err2); err != nil {
+		return &errs.Error{Kind: errs.KindOf(err), Err: err, Hint: "delete the checkpoint with this snapshot: until then, nothing that is stored of the cluster is removed"}
+	}
+	return nil
+}
+
+// undamaged returns nil if err says that records are damaged, and else err.
+func undamaged(err error) error {
+	if errs.KindOf(err) == errs.Corrupt {
+		return nil
+	}
+	return err
 }

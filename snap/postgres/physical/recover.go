@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io/fs"
 	"os"
-	"slices"
 
 	"mulligan/errs"
 	"mulligan/snap"
@@ -61,7 +60,7 @@ func (e engine) keep(ctx context.Context, p *plan) error {
 	}
 	if _, err := e.records.marker(p.Base); errs.KindOf(err) == errs.NotFound || end.State != pgserver.ShutDown {
 		return e.store.remove(ctx, dir)
-	} else if err != nil {
+	} else if undamaged(err) != nil {
 		return err
 	}
 	return e.records.put("kept", string(p.Base), kept{Marker: p.Base, Dir: p.Fork.Dir, Inode: p.Live, End: end})
@@ -93,23 +92,8 @@ func (d *Driver) sweep(ctx context.Context, gone snap.Gone) error {
 	if err := d.server.Sweep(ctx); err != nil && errs.KindOf(err) != errs.Unavailable { // the next program that is started does it, too
 		return err
 	}
-	all, err := d.records.markers()
-	if err != nil {
-		return err
-	}
-	for _, m := range all {
-		if slices.Contains(gone.Snapshots, m.ID) {
-			if err := d.records.drop("markers", string(m.ID)); err != nil {
-				return err
-			}
-		}
-	}
-	raws, err := d.records.rawsOf(gone.Snapshots)
-	if err != nil {
-		return err
-	}
-	for _, r := range raws {
-		if err := d.records.drop("raws", string(r.ID)); err != nil {
+	for _, id := range gone.Snapshots {
+		if err := d.records.forget(id); err != nil {
 			return err
 		}
 	}

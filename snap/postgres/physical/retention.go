@@ -35,9 +35,9 @@ type holdings struct {
 	// The base backups from which restores begin, by marker; "" stands for later markers.
 	from map[snap.SnapshotID]wal.Base
 	log  map[string]bool // finished log files that are needed
-	// The live folder cannot be read, so all base backups and all log may be needed.
-	blind bool
-	open  []place // the log of these timelines from these positions on is needed too
+	// The live folder, or the record of a marker (damaged), cannot be read, so all base backups and all log may be needed.
+	blind, damaged bool
+	open           []place // the log of these timelines from these positions on is needed too
 
 	legs map[wal.Timeline][]wal.Leg // histories that were read
 }
@@ -51,7 +51,9 @@ func (rt *retention) hold(ctx context.Context, without ...snap.SnapshotID) (h ho
 	var err3, err4 error
 	h.bases, err3 = rt.records.bases()
 	h.kept, err4 = rt.records.keptOnes()
-	if err := errors.Join(err1, err2, err3, err4); err != nil {
+	h.damaged = errs.KindOf(err1) == errs.Corrupt
+	h.blind = h.damaged
+	if err := errors.Join(undamaged(err1), err2, err3, err4); err != nil {
 		return h, err
 	}
 	if err := rt.holdLive(ctx, &h); err != nil {
@@ -173,7 +175,7 @@ type garbage struct {
 // unneeded returns what is not needed. last means that the last marker is being deleted: then nothing is needed, not even for
 // later markers.
 func (rt *retention) unneeded(ctx context.Context, h holdings, last bool) (g garbage, err error) {
-	if sent, _ := rt.carry.holding(); last && len(sent) == 0 {
+	if sent, _ := rt.carry.holding(); last && len(sent) == 0 && !h.damaged {
 		h.from, h.open, h.blind = nil, nil, false
 	}
 	if p := rt.bases.copying.Load(); p != nil {
@@ -189,7 +191,7 @@ func (rt *retention) unneeded(ctx context.Context, h holdings, last bool) (g gar
 		}
 	}
 	for _, k := range h.kept {
-		if !slices.ContainsFunc(h.markers, func(m marker) bool { return m.ID == k.Marker }) {
+		if !h.damaged && !slices.ContainsFunc(h.markers, func(m marker) bool { return m.ID == k.Marker }) {
 			g.kept = append(g.kept, k)
 		}
 	}
@@ -298,6 +300,9 @@ func (rt *retention) sweepStore(ctx context.Context) error {
 	keeps, err2 := rt.records.keptOnes()
 	plans, err3 := rt.records.switches()
 	raws, err4 := rt.records.raws()
+	if errs.KindOf(err4) == errs.Corrupt {
+		return nil // which folder the damaged record refers to is unknown
+	}
 	if err := errors.Join(err1, err2, err3, err4); err != nil {
 		return err
 	}

@@ -75,6 +75,7 @@ func TestKeeping(t *testing.T) {
 		testCaptureWhileBaseIsTaken,
 		testForeignArchive,
 		testLostSlot,
+		testDamagedMarker,
 		testGivenUpCopy,
 		testReceiptLikeDryRun,
 	)

@@ -36,25 +36,30 @@ func (f Folder) Get(kind, id string, v any) error {
 // Drop removes a record durably. A missing record is not an error.
 func (f Folder) Drop(kind, id string) error { return Remove(f.file(kind, id)) }
 
-// List reads all records of a kind, sorted by id.
+// List reads all records of a kind, sorted by id. If some are damaged, it returns the others, and an error of kind errs.Corrupt.
 func List[T any](f Folder, kind string) ([]T, error) {
 	entries, err := os.ReadDir(filepath.Join(string(f), kind))
 	if err != nil {
 		return nil, err
 	}
 	var all []T
+	var damaged error
 	for _, e := range entries {
 		id, found := strings.CutSuffix(e.Name(), ".json")
 		if !found {
 			continue
 		}
 		var v T
-		if err := f.Get(kind, id, &v); err != nil {
+		switch err := f.Get(kind, id, &v); {
+		case err == nil:
+			all = append(all, v)
+		case errs.KindOf(err) == errs.Corrupt:
+			damaged = errs.Also(damaged, err)
+		default:
 			return nil, err
 		}
-		all = append(all, v)
 	}
-	return all, nil
+	return all, damaged
 }
 
 // Remove removes a file, if it exists. The file does not reappear after a power cut.
