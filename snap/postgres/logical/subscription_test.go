@@ -2,11 +2,15 @@ package logical
 
 import (
 	"strings"
+	"sync"
 	"testing"
 
 	"mulligan/snap"
 	"mulligan/snap/postgres/pgtest"
 )
+
+// subscribe makes a subscription whose publisher nobody reaches.
+const subscribe = `CREATE SUBSCRIPTION s CONNECTION 'host=/nowhere dbname=x' PUBLICATION p WITH (connect = false, slot_name = 'x')`
 
 // TestSubscriptions: the server drops no database that has a subscription, and those that restores and rehearsals make are dropped nevertheless.
 func TestSubscriptions(t *testing.T) {
@@ -16,7 +20,7 @@ func TestSubscriptions(t *testing.T) {
 	s.cfg.DSN = c.DSN(s.db)
 	s.Reopen(t)
 	const subscriptions = "SELECT datname, subname, subslotname FROM pg_subscription JOIN pg_database d ON d.oid = subdbid"
-	c.Psql(t, s.db, "CREATE SUBSCRIPTION s CONNECTION 'host=/nowhere dbname=x' PUBLICATION p WITH (connect = false, slot_name = 'x')")
+	c.Psql(t, s.db, subscribe)
 	only := s.db + "|s|x"
 	target := s.capture(t)
 	s.Mutate(t, 1)
@@ -42,7 +46,7 @@ func TestUndroppable(t *testing.T) {
 	c := startCluster(t, pgtest.Options{})
 	s := newSubject(t, c)
 	target := s.capture(t)
-	c.Psql(t, s.db, "CREATE SUBSCRIPTION s CONNECTION 'host=/nowhere dbname=x' PUBLICATION p WITH (connect = false, slot_name = 'x')")
+	c.Psql(t, s.db, subscribe)
 	s.restore(t, target) // by a role that may not drop the subscription
 	check(t, s.driver.Sweep(t.Context(), snap.Gone{Restores: []snap.RestoreID{s.prepared}}))
 	left, err := s.driver.DropLeftovers(t.Context())
@@ -53,6 +57,20 @@ func TestUndroppable(t *testing.T) {
 	if got := c.Psql(t, "postgres", "SELECT subslotname FROM pg_subscription"); got != "x" {
 		t.Errorf("the subscription's slot is %q, want x", got)
 	}
+	const rehearsal = "rehearse-0123456789ab"
+	var once sync.Once
+	s.cfg.Failpoint = func(step string) error {
+		if step == "clear: databases" {
+			once.Do(func() { c.Psql(t, beside(s.db, rehearsal, "new"), subscribe) })
+		}
+		return nil
+	}
+	s.Reopen(t)
+	check(t, s.driver.Rehearse(t.Context(), rehearsal, target)) // else the daemon would repeat it for ever, and each would leave a database
+	if left, err = s.driver.DropLeftovers(t.Context()); err != nil || len(left) != 2 {
+		t.Errorf("after the rehearsal, left are %q, %v", left, err)
+	}
+	s.cfg.Failpoint = nil
 	s.cfg.DSN = c.DSN(s.db)
 	s.Reopen(t)
 	if left, err = s.driver.DropLeftovers(t.Context()); err != nil || len(left) > 0 {
