@@ -165,3 +165,37 @@ func runsOn(t *testing.T, d *daemon.Daemon) {
 	}
 	awaitFollowing(t, d)
 }
+
+// testCommandsEndTogether closes a daemon with two supervised commands, each of which ends only once both were asked to.
+func testCommandsEndTogether(t *testing.T) {
+	t.Parallel()
+	w := world{dir: worldDir(t)}
+	opt := w.options()
+	opt.StopTimeout = 20 * time.Second // after which a command is killed, and says nothing
+	d := w.openAs(t, opt)
+	here := filepath.Join(w.dir, "asked")
+	if err := os.Mkdir(here, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	names := []string{"one", "two"}
+	for _, name := range names {
+		ws := filepath.Join(w.dir, name)
+		if err := os.Mkdir(ws, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		script := `trap ':>"$0/$1"; while [ ! -e "$0/one" ] || [ ! -e "$0/two" ]; do sleep 0.1; done; :>"$0/$1-ended"; exit 0' TERM; :>"$0/$1-ready"; while :; do sleep 0.1; done`
+		if _, err := d.AddApp(t.Context(), root, ipc.App{Slug: name, Workspace: ws, Run: []string{"sh", "-c", script, here, name}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	there := func(name string) bool { _, err := os.Stat(filepath.Join(here, name)); return err == nil }
+	for _, name := range names {
+		testkit.Eventually(t, name+" runs", func() bool { return there(name + "-ready") })
+	}
+	w.close(t, d)
+	for _, name := range names {
+		if !there(name + "-ended") {
+			t.Errorf("%s was killed", name)
+		}
+	}
+}

@@ -112,6 +112,7 @@ func TestTroubles(t *testing.T) {
 		testFilesHeldUp,
 		testUnitThatWontStop,
 		testCommandThatIsKilled,
+		testCommandsEndTogether,
 		testChangeOfClientThatLeaves,
 		testChangeThatFails,
 		testClockJumps,

@@ -1,8 +1,10 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"io"
+	"sync"
 	"time"
 
 	"mulligan/daemon/health"
@@ -16,20 +18,22 @@ import (
 // StopSupervised stops the apps that the daemon itself supervises, since nothing else would stop
 // them once the daemon has ended.
 func (s *Set) StopSupervised(ctx context.Context) error {
-	var first error
-	for _, a := range s.All() {
+	apps := s.All()
+	failed := make([]error, len(apps))
+	var wait sync.WaitGroup
+	for i, a := range apps {
 		if len(a.Rec().Run) == 0 || a.HostPart() == nil {
 			continue
 		}
-		err := a.HostPart().Stop(ctx)
-		if c, ok := a.HostPart().(io.Closer); ok {
-			err = errs.Also(err, c.Close())
-		}
-		if err != nil && first == nil {
-			first = err
-		}
+		wait.Go(func() { // one that takes long does not take the time of the others
+			failed[i] = a.HostPart().Stop(ctx)
+			if c, ok := a.HostPart().(io.Closer); ok {
+				failed[i] = errs.Also(failed[i], c.Close())
+			}
+		})
 	}
-	return first
+	wait.Wait()
+	return cmp.Or(failed...)
 }
 
 // PauseHost stops the part of the app that runs on the host. The app's domain keeps running.

@@ -267,11 +267,15 @@ func textKey(fields func(*ipc.App, *ipc.AppChange) (*string, **string)) func(*ip
 // healthKey returns a setter that changes the health check with f.
 func healthKey(f func(*ipc.Health, string) error) func(*ipc.App, *ipc.AppChange, string) error {
 	return func(app *ipc.App, change *ipc.AppChange, v string) error {
-		if app.Health == nil {
-			app.Health = new(ipc.Health)
+		var h ipc.Health // a copy: a value that is wrong changes nothing
+		if app.Health != nil {
+			h = *app.Health
 		}
-		change.Health = app.Health
-		return f(app.Health, v)
+		err := f(&h, v)
+		if err == nil {
+			app.Health, change.Health = &h, &h
+		}
+		return err
 	}
 }
 
