@@ -6,6 +6,7 @@ import (
 
 	"mulligan/errs"
 	"mulligan/snap"
+	"mulligan/snap/cas"
 	"mulligan/snap/files/manifest"
 	"mulligan/snap/files/workspace"
 )
@@ -56,6 +57,10 @@ func (d *Driver) Import(ctx context.Context, p snap.Portable, as snap.SnapshotID
 	if err != nil {
 		return s, workspace.Wrap(errs.Corrupt, op, err)
 	}
+	size := sizer{ctx, &d.cfg, m, map[snap.Hash]extent{}}
+	if _, err := size.folder(m.Root.Hash, 0); err != nil {
+		return s, workspace.Wrap(errs.Failed, op, err)
+	}
 	hash, changed, err := settleOwner(ctx, &d.cfg, b, m)
 	if err != nil {
 		return s, workspace.Wrap(errs.Failed, op, err)
@@ -65,4 +70,60 @@ func (d *Driver) Import(ctx context.Context, p snap.Portable, as snap.SnapshotID
 		s.Warnings = changed
 	}
 	return s, err
+}
+
+// sizer checks that a manifest from another host is within the limits of a workspace. Whoever wrote it may have put the same folder into it any
+// number of times: each is read once, and counted each time.
+type sizer struct {
+	ctx   context.Context
+	cfg   *Config
+	m     *manifest.Manifest
+	known map[snap.Hash]extent // of folders and of large files
+}
+
+// extent is what is in a folder and below it, or in a file.
+type extent struct {
+	files, bytes int64
+	longest      int // the length of the longest path in the folder
+}
+
+// folder returns the extent of a folder, or an error if it exceeds the limits. above is the length of the folder's path with a slash.
+func (s *sizer) folder(h snap.Hash, above int) (x extent, err error) {
+	entries, err := s.m.Folder(h)
+	if err == nil {
+		err = s.ctx.Err()
+	}
+	for i := 0; err == nil && i < len(entries); i++ {
+		e := &entries[i]
+		length := len(e.Name)
+		in, ok := s.known[e.Hash]
+		switch {
+		case above+length > manifest.MaxPath: // this bounds the recursion
+		case ok:
+		case e.IsDir():
+			if in, err = s.folder(e.Hash, above+length+1); err != nil {
+				return x, err
+			}
+		case e.IsFile():
+			if in.bytes = manifest.StoredSize(s.cfg.Store, e); e.Size > cas.ChunkSize {
+				s.known[e.Hash] = in
+			}
+		}
+		if in.longest > 0 {
+			length += 1 + in.longest
+		}
+		if above+length > manifest.MaxPath {
+			return x, errs.New(errs.Invalid, "", "the checkpoint has a path of more than %d bytes", manifest.MaxPath).
+				WithHint("exclude that folder on the host that made the checkpoint, and make another")
+		}
+		if in.files >= s.cfg.MaxFiles-x.files || in.bytes > s.cfg.MaxBytes-x.bytes {
+			return x, errs.New(errs.Invalid, "", "the checkpoint has more than the %d files or %d bytes that are allowed", s.cfg.MaxFiles, s.cfg.MaxBytes).
+				WithHint("raise [limits] in mulligand.toml if you trust whoever made it")
+		}
+		x = extent{x.files + 1 + in.files, x.bytes + in.bytes, max(x.longest, length)}
+	}
+	if err == nil {
+		s.known[h] = x
+	}
+	return x, err
 }

@@ -21,6 +21,10 @@ var zeros = make([]byte, cas.ChunkSize)
 // a file.
 const MaxFile = 64 << 40
 
+// MaxPath is the length of the longest path that is captured, in bytes. Each folder of a chain has its own path in memory: without a bound they
+// would take as much as the square of its depth.
+const MaxPath = 32 << 10
+
 // large is the node of a file that is stored in pieces of cas.ChunkSize.
 type large struct {
 	size int64
