@@ -3,6 +3,7 @@ package beneath
 import (
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -269,4 +270,56 @@ func TestRemoveAllOfReadOnlyFolders(t *testing.T) {
 	if _, err := os.Lstat(filepath.Join(top, "gone")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the folder: %v", err)
 	}
+}
+
+// TestRemoveAllOfDeepFolders: how deep a folder is costs neither open files nor much memory when it is removed. Also what is beside the way down goes.
+func TestRemoveAllOfDeepFolders(t *testing.T) {
+	const inChild = "MULLIGAN_BENEATH_TOP"
+	if top := os.Getenv(inChild); top != "" {
+		root, err := Open(top)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := root.RemoveAll("gone"); err != nil {
+			t.Fatalf("%.300s", err)
+		}
+		var m runtime.MemStats
+		if runtime.ReadMemStats(&m); m.Sys > 100<<20 {
+			t.Errorf("it took %d MiB of memory", m.Sys>>20)
+		}
+		return
+	}
+	top, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	at, err := unix.Open(top, unix.O_PATH|unix.O_DIRECTORY, 0)
+	name := "gone"
+	for i := 0; err == nil && i < 2000; i++ {
+		if err = unix.Mkdirat(at, name, 0o755); err == nil {
+			at, err = openAndClose(at, name)
+		}
+		if err == nil && i%100 == 0 {
+			err = errors.Join(unix.Mkdirat(at, "a", 0o755), unix.Mkdirat(at, "z", 0o755), unix.Mknodat(at, "file", unix.S_IFREG|0o644, 0))
+		}
+		name = strings.Repeat("n", 255)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	unix.Close(at)
+	c := exec.Command("sh", "-c", `ulimit -n 64 && exec "$0" "$@"`, os.Args[0], "-test.run=^"+t.Name()+"$")
+	c.Env = append(os.Environ(), inChild+"="+top)
+	if out, err := c.CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+	if left, err := os.ReadDir(top); err != nil || len(left) > 0 {
+		t.Errorf("%v is left: %v", left, err)
+	}
+}
+
+// openAndClose opens the folder name in the folder at, and closes that.
+func openAndClose(at int, name string) (int, error) {
+	next, err := unix.Openat(at, name, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	return next, errors.Join(err, unix.Close(at))
 }

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path"
 	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -18,62 +19,144 @@ func (r *Root) RemoveAll(name string) error {
 	if path.Base(name) != name || name == "." || name == ".." || name == "/" {
 		return errs.New(errs.Invalid, "remove", "%q is not the name of an entry of a folder", name)
 	}
-	return r.removeAll(name, path.Join(r.Name(), name))
+	e := emptying{{dir: r, left: []string{name}}}
+	err := e.run()
+	for _, l := range e[1:] {
+		if l.dir != nil {
+			err = errs.Also(err, l.dir.Close())
+		}
+	}
+	return err
 }
 
-// removeAll does the work of RemoveAll. full is the path for errors.
-func (r *Root) removeAll(name, full string) error {
-	err := unix.Unlinkat(r.FD(), name, 0)
+// emptying is the way from the folder of RemoveAll down to the one that is being emptied. It has names and no paths, each of which would take as
+// much memory as all names above it.
+type emptying []level
+
+// level is a folder on that way.
+type level struct {
+	name string
+	dir  *Root    // nil: closed for now
+	left []string // names in it that are to be removed
+}
+
+// heldOpen is the number of levels that are open at most, beside the first.
+const heldOpen = 16
+
+func (e *emptying) run() error {
+	for {
+		l := &(*e)[len(*e)-1]
+		if n := len(l.left); n > 0 {
+			name := l.left[n-1]
+			l.left = l.left[:n-1]
+			if err := e.remove(l.dir, name); err != nil {
+				return err
+			}
+		} else if len(*e) == 1 {
+			return nil
+		} else if err := e.leave(); err != nil {
+			return err
+		}
+	}
+}
+
+// remove removes what is called name in the folder dir, the last of the way, or makes it the next of the way if it is a folder.
+func (e *emptying) remove(dir *Root, name string) error {
+	err := unix.Unlinkat(dir.FD(), name, 0)
 	switch {
 	case err == nil, errors.Is(err, unix.ENOENT):
 		return nil
 	case !errors.Is(err, unix.EISDIR): // unlink(2) on Linux; EBUSY is a file on which another one is mounted
-		return removal(full, err)
+		return removal(e.path(name), err)
 	}
-	dir, err := r.openToEmpty(name)
+	sub, err := dir.openToEmpty(name)
 	if errors.Is(err, unix.ENOENT) {
 		return nil
 	}
 	if err != nil {
-		return removal(full, err)
+		return removal(e.path(name), err)
 	}
-	err = dir.empty(full)
-	if err = errs.Also(err, dir.Close()); err != nil {
-		return err
+	*e = append(*e, level{name: name, dir: sub})
+	l := &(*e)[len(*e)-1]
+	if l.left, err = sub.f.Readdirnames(-1); err != nil {
+		return removal(e.path(), err)
 	}
-	if err := unix.Unlinkat(r.FD(), name, unix.AT_REMOVEDIR); err != nil && !errors.Is(err, unix.ENOENT) {
-		return removal(full, err)
+	if high := len(*e) - 1 - heldOpen; high > 0 && (*e)[high].dir != nil {
+		err = (*e)[high].dir.Close()
+		(*e)[high].dir = nil
+	}
+	return err
+}
+
+// leave removes the last folder of the way, which is empty.
+func (e *emptying) leave() error {
+	last := len(*e) - 1
+	l := (*e)[last]
+	err := l.dir.Close()
+	*e = (*e)[:last]
+	if (*e)[last-1].dir == nil {
+		err = errs.Also(err, e.reopen())
+	}
+	if err != nil {
+		return removal(e.path(l.name), err)
+	}
+	if err := unix.Unlinkat((*e)[last-1].dir.FD(), l.name, unix.AT_REMOVEDIR); err != nil && !errors.Is(err, unix.ENOENT) {
+		return removal(e.path(l.name), err)
 	}
 	return nil
 }
 
-// empty removes everything in the folder.
-func (r *Root) empty(full string) error {
-	names, err := r.f.Readdirnames(-1)
-	if err != nil {
-		return err
-	}
-	for _, name := range names {
-		if err := r.removeAll(name, path.Join(full, name)); err != nil {
-			return err
+// reopen opens the last levels of the way again, the highest of them from the top.
+func (e *emptying) reopen() (err error) {
+	first := max(1, len(*e)-heldOpen)
+	at, rel := (*e)[0].dir, strings.Join(e.names()[:first], "/")
+	for i := first; err == nil && i < len(*e); i++ {
+		l := &(*e)[i]
+		if i > first {
+			rel = l.name
+		}
+		if at, err = at.openShort(rel); err == nil {
+			l.dir = at
 		}
 	}
-	return nil
+	return err
+}
+
+// path returns the path of names in the last folder of the way, for an error.
+func (e *emptying) path(names ...string) string {
+	return path.Join((*e)[0].dir.Name(), strings.Join(append(e.names(), names...), "/"))
+}
+
+// names returns the names of the folders of the way, without the first.
+func (e *emptying) names() (list []string) {
+	for _, l := range (*e)[1:] {
+		list = append(list, l.name)
+	}
+	return list
 }
 
 // openToEmpty opens a folder, and lets its owner list and change it.
 func (r *Root) openToEmpty(name string) (*Root, error) {
-	at, err := r.OpenFile(name, unix.O_PATH|unix.O_DIRECTORY, 0)
+	at, err := openBelow(r.FD(), name, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return nil, err
 	}
-	defer at.Close() // nothing was written
+	defer unix.Close(at) // nothing was written
 	var st unix.Stat_t
-	if err := unix.Fstat(int(at.Fd()), &st); err == nil && st.Mode&0o700 != 0o700 {
+	if err := unix.Fstat(at, &st); err == nil && st.Mode&0o700 != 0o700 {
 		// The path leads to the folder that is open. Without success, what follows says what is not allowed.
-		_ = unix.Chmod("/proc/self/fd/"+strconv.Itoa(int(at.Fd())), st.Mode&0o7777|0o700)
+		_ = unix.Chmod("/proc/self/fd/"+strconv.Itoa(at), st.Mode&0o7777|0o700)
 	}
-	return r.OpenDir(name)
+	return r.openShort(name)
+}
+
+// openShort does the same as OpenDir, but the folder that it returns does not keep its whole path, and errors have none.
+func (r *Root) openShort(rel string) (*Root, error) {
+	fd, err := openBelow(r.FD(), rel, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return nil, err
+	}
+	return &Root{os.NewFile(uintptr(fd), path.Base(rel))}, nil
 }
 
 // removal returns an error about the removal of what is at a path.
@@ -83,7 +166,7 @@ func removal(full string, err error) error {
 	}
 	var p *os.PathError
 	if errors.As(err, &p) {
-		return err
+		err = p.Err // its path is not the whole one
 	}
 	return &os.PathError{Op: "remove", Path: full, Err: err}
 }
