@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"os"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -26,7 +27,12 @@ func (f *folder) path() string {
 	if f.parent == nil {
 		return "."
 	}
-	return join(f.parent.path(), f.name)
+	var names []string
+	for ; f.parent != nil; f = f.parent {
+		names = append(names, f.name)
+	}
+	slices.Reverse(names)
+	return strings.Join(names, "/")
 }
 
 func join(dir, name string) string {
