@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
@@ -103,4 +105,52 @@ func testEndlessFiles(t *testing.T) {
 	if len(gaps) != 1 || !gaps[0].Blocks || !strings.Contains(gaps[0].What, path) {
 		t.Errorf("the survey says %+v", gaps)
 	}
+}
+
+// TestPathTooLong: a chain of folders is captured and restored while its path is within the bound, and refused beyond it with the way out, however long it is.
+func TestPathTooLong(t *testing.T) {
+	for _, follow := range []bool{false, true} {
+		f := &followed{site: newSite(t, func(c *Config) { c.Exclude = []string{"excluded/"} })}
+		if follow {
+			f.follow(t)
+		}
+		name := strings.Repeat("n", 255)
+		chain(t, f.dir, 128, name) // a path of 32,767 bytes
+		one := f.capture(t)
+		must(t, os.RemoveAll(f.dir+"/"+name))
+		f.restore(t, one.ID)
+		if two := f.capture(t); two.Hash != one.Hash {
+			t.Errorf("follow=%v: the longest path did not come back as it was", follow)
+		}
+		chain(t, f.dir, 500, "excluded", name)
+		f.capture(t)
+		chain(t, f.dir, 500, name)
+		_, err := f.Capture(t.Context(), snap.CaptureRequest{ID: "fs-endless"})
+		if errs.KindOf(err) != errs.Invalid || !strings.Contains(err.Error(), f.dir+"/"+name) || len(err.Error()) > 1000 || errs.HintOf(err) == "" {
+			t.Errorf("follow=%v: a path of 128,000 bytes: %v (%s)", follow, err, errs.HintOf(err))
+		}
+		gaps, err := f.FindGaps(t.Context())
+		must(t, err)
+		if len(gaps) != 1 || !gaps[0].Blocks || !strings.Contains(gaps[0].What, f.dir+"/"+name) || len(gaps[0].What) > 1000 {
+			t.Errorf("follow=%v: the survey says %+v", follow, gaps)
+		}
+	}
+}
+
+// chain makes n folders in dir, each in the one before. The last one of names is that of all that have none of their own.
+func chain(t *testing.T, dir string, n int, names ...string) {
+	t.Helper()
+	at, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY, 0)
+	must(t, err)
+	for i := range n {
+		name := names[min(i, len(names)-1)]
+		if err := unix.Mkdirat(at, name, 0o755); err != nil && err != unix.EEXIST {
+			t.Fatal(err)
+		}
+		next, err := unix.Openat(at, name, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+		must(t, err)
+		must(t, unix.Close(at))
+		at = next
+	}
+	must(t, unix.Close(at))
 }

@@ -50,6 +50,7 @@ type reason struct {
 var (
 	unreadable = &reason{"cannot be read", "no checkpoint can be made until the user that mulligand runs as may read it, or it is excluded (`mulligan app set exclude=PATTERN`)", true}
 	endless    = &reason{"are larger than any file may be, holes included", "no checkpoint can be made until it is truncated or excluded (`mulligan app set exclude=PATTERN`)", true}
+	tooDeep    = &reason{fmt.Sprintf("have more than %d bytes, and are shown by their beginnings", manifest.MaxPath), "no checkpoint can be made until they are removed or excluded (`mulligan app set exclude=PATTERN`)", true}
 	mounted    = &reason{"are mount points: the filesystems mounted there are not captured", "protect that as an app of its own, or as a database", false}
 	flagged    = &reason{"have inode flags (chattr) that are not part of a checkpoint", "a rollback that makes such a path anew leaves it without them: set them again with chattr. " +
 		"One that has to change an immutable or append-only path fails and is undone: take the flag off first, or exclude the path", false}
@@ -177,6 +178,10 @@ func (s *survey) one(dir *beneath.Root, path, name string) (isDir bool, err erro
 	}
 	if st.Mount {
 		s.note(path, "is a mount point: the filesystem mounted there is not captured", mounted)
+		return false, nil
+	}
+	if len(path) > manifest.MaxPath {
+		s.note(relpath.Beginning(path), fmt.Sprintf("has paths of more than %d bytes in it", manifest.MaxPath), tooDeep)
 		return false, nil
 	}
 	if st.Kind() == unix.S_IFREG && st.Size > manifest.MaxFile {

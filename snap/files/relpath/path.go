@@ -40,6 +40,15 @@ func Split(p string) (dir, name string) {
 	return p[:i], p[i+1:]
 }
 
+// Beginning returns the outermost folders of a long path, at least one: enough to find the rest.
+func Beginning(p string) string {
+	const most = 300
+	for len(p) > most && strings.Contains(p, "/") {
+		p, _ = Split(p)
+	}
+	return p
+}
+
 // Within reports whether p is top or lies below top.
 func Within(p, top string) bool {
 	return top == "." || p == top || len(p) > len(top) && p[len(top)] == '/' && p[:len(top)] == top

@@ -12,11 +12,16 @@ import (
 	"mulligan/snap/beneath"
 	"mulligan/snap/files/inode"
 	"mulligan/snap/files/manifest"
+	"mulligan/snap/files/relpath"
 )
 
 // ReadEntry reads the entry name of the folder dir. For a folder it sets only the fields that stat returns.
 func (s *Scan) ReadEntry(dir *beneath.Root, path, name string, st inode.Stat) (*manifest.Node, error) {
 	n := &manifest.Node{Entry: manifest.NewEntry(name, st)}
+	if len(path) > manifest.MaxPath {
+		return n, errs.New(errs.Invalid, s.op, "%s has paths of more than %d bytes in it", s.shown(relpath.Beginning(path)), manifest.MaxPath).
+			WithHint("exclude it, or what is deep in it")
+	}
 	if s.W.Before != nil {
 		if err := s.W.Before(path); err != nil {
 			return n, err

@@ -127,7 +127,7 @@ func locked(n *manifest.Node) bool {
 
 // readAgain reads the folder at path into n, and replaces what n had.
 func (s *Scan) readAgain(root *beneath.Root, path string, n *manifest.Node) error {
-	s.uncount(path, n)
+	s.uncount(n)
 	dir, err := root.OpenDir(path)
 	if err != nil {
 		return s.Failed(path, err)

@@ -58,7 +58,7 @@ type Scan struct {
 	meter        *snap.Meter
 	mu           sync.Mutex
 	warnings     map[string]bool
-	counted      map[string]total // what each folder has added to Files and bytes, by its path
+	counted      map[*manifest.Node]total // what each folder has added to Files and bytes
 }
 
 // total is what a folder has, without what is in the folders below it.
@@ -81,7 +81,7 @@ var walkers = min(2*runtime.GOMAXPROCS(0), 8)
 // from deletion.
 func (w *Walker) NewScan(ctx context.Context, op string, s Sink, keep func(snap.Hash) bool) *Scan {
 	return &Scan{W: w, op: op, Ctx: ctx, sink: s, has: keep, Memory: w.Cache, slots: make(chan struct{}, walkers-1),
-		warnings: map[string]bool{}, counted: map[string]total{}}
+		warnings: map[string]bool{}, counted: map[*manifest.Node]total{}}
 }
 
 // Run walks the workspace and returns its tree, in which the folders have no hashes yet.
@@ -150,7 +150,7 @@ func (s *Scan) ReadTree(dir *beneath.Root, path string, n *manifest.Node) error 
 		if s.Skip != nil || path != "." && gone(dir) {
 			return ErrMoved
 		}
-		s.uncount(path, n)
+		s.uncount(n)
 	}
 	return snap.Changed(s.op, s.shown(path))
 }
@@ -172,7 +172,7 @@ func (s *Scan) deepFolder(dir *beneath.Root, path string, n *manifest.Node) erro
 		if !errors.Is(err, ErrMoved) || s.Skip != nil {
 			return err
 		}
-		s.uncount(path, n)
+		s.uncount(n)
 		if dir, err = s.Top.OpenDir(path); err != nil {
 			return s.Failed(path, err)
 		}
@@ -240,7 +240,7 @@ func (s *Scan) listing(dir *beneath.Root, path string, n *manifest.Node) error {
 	if s.Skip == nil && !before.Same(after) {
 		return ErrMoved
 	}
-	if err := s.count(path, total{int64(len(kids)), bytes}); err != nil {
+	if err := s.count(n, total{int64(len(kids)), bytes}); err != nil {
 		return err
 	}
 	n.SetChildren(kids)
@@ -332,10 +332,10 @@ func MountWarning(path string) string {
 	return path + " is a mount point: what is mounted there is not captured."
 }
 
-// count adds what the folder at path has to the totals, and returns an error if the tree is too large.
-func (s *Scan) count(path string, has total) error {
+// count adds what the folder n has to the totals, and returns an error if the tree is too large.
+func (s *Scan) count(n *manifest.Node, has total) error {
 	s.mu.Lock()
-	s.counted[path] = has
+	s.counted[n] = has
 	s.mu.Unlock()
 	f, b := s.Files.Add(has.files), s.bytes.Add(has.bytes)
 	if f <= s.W.MaxFiles && b <= s.W.MaxBytes {
@@ -346,16 +346,16 @@ func (s *Scan) count(path string, has total) error {
 		WithHint("exclude paths that need no restore (exclude = [\"node_modules/\"] in the app's file), or raise [limits] in mulligand.toml")
 }
 
-// uncount takes back what count added for the folder n at path and the folders below it, which are read again.
-func (s *Scan) uncount(path string, n *manifest.Node) {
+// uncount takes back what count added for the folder n and the folders below it, which are read again.
+func (s *Scan) uncount(n *manifest.Node) {
 	s.mu.Lock()
-	had := s.counted[path]
-	delete(s.counted, path)
+	had := s.counted[n]
+	delete(s.counted, n)
 	s.mu.Unlock()
 	s.Files.Add(-had.files)
 	s.bytes.Add(-had.bytes)
 	for k := range n.Folders {
-		s.uncount(relpath.Join(path, k.Name), k)
+		s.uncount(k)
 	}
 }
 
