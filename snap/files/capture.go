@@ -57,7 +57,7 @@ func (d *Driver) capture(ctx context.Context, op, root string, req snap.CaptureR
 			lacks = append(lacks, fmt.Sprintf("It is not known which paths mulligand could not restore: %v.", err))
 		}
 		warnings = append(warnings, lacks...)
-		if w := d.walker.Flags.Warning(func(p string) string { return workspace.Shown(d.cfg.Dir, p) }); w != "" {
+		if w := d.walker.Flags.Warning(d.walker.Shown); w != "" {
 			warnings = append(warnings, w)
 		}
 	}

@@ -124,6 +124,7 @@ func New(c Config) (*Driver, error) {
 	if c.Below != "" {
 		d.walker.Cache.Under(c.Below)
 	}
+	d.walker.Shown = func(path string) string { return shown(d, path) }
 	d.history = journal.Open(c.Store, d.prefix()+"journal/")
 	d.follower = &follow.Follower{Walker: d.walker, Store: c.Store, Journal: d.history, StateDir: c.StateDir, AtRest: d.tidy,
 		Watch: c.Watch, Log: c.Log, Failpoint: c.Failpoint}

@@ -7,6 +7,7 @@ import (
 	"mulligan/snap/beneath"
 	"mulligan/snap/files/manifest"
 	"mulligan/snap/files/rights"
+	"mulligan/snap/files/workspace"
 )
 
 // asSeen returns the outcome in a form that the reader may see.
@@ -94,6 +95,19 @@ func (d *Driver) RedactPaths(paths []string) ([]string, error) {
 		}
 	}
 	return out, nil
+}
+
+// shown returns path as the app's owner may see it in a warning or an error: absolute, on one line, and without names from folders that the owner may not
+// look into.
+func shown(d *Driver, path string) string {
+	seen, err := d.RedactPaths([]string{path})
+	if err != nil { // the workspace cannot be opened: then it is all that is named
+		seen = []string{"."}
+	}
+	if seen[0] == path {
+		return workspace.Shown(d.cfg.Dir, path)
+	}
+	return "something in " + workspace.Shown(d.cfg.Dir, seen[0])
 }
 
 // seesNow reports whether the reader may look into the folder dir, if it exists.

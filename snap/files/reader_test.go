@@ -6,6 +6,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -209,6 +210,41 @@ func TestNamesBehindDoors(t *testing.T) {
 	must(t, err)
 	if len(list) != 1 || list[0].Path != "data/seen" {
 		t.Errorf("%+v", list)
+	}
+}
+
+// TestWarningsBehindDoors: warnings and errors of a capture name nothing that is in a folder that the owner may not look into.
+func TestWarningsBehindDoors(t *testing.T) {
+	testkit.Need(t, "root")
+	for _, follow := range []bool{false, true} {
+		o := newOwn(t)
+		if !follow {
+			o.stop()
+		}
+		must(t, os.Mkdir(o.in("data"), 0o700))
+		must(t, os.Mkdir(o.in("data/hidden-d"), 0o755))
+		must(t, unix.Mount("none", o.in("data/hidden-d"), "tmpfs", 0, "size=1m"))
+		t.Cleanup(func() { unix.Unmount(o.in("data/hidden-d"), unix.MNT_DETACH) })
+		roots(t, o.in("data/hidden-a"), "a", 0o644)
+		must(t, exec.Command("chattr", "+d", o.in("data/hidden-a")).Run())
+		mustGit(t, o.in("data"), "init", "-q", "hidden-repo")
+		roots(t, o.in("data/hidden-repo/.git/index.lock"), "", 0o644)
+		warnings := o.site.capture(t).Warnings
+		text := strings.Join(warnings, "\n")
+		for _, want := range []string{"is a mount point", "inode flags", "Git was at work in"} {
+			if !strings.Contains(text, want) {
+				t.Errorf("follow=%v: no warning that it %s", follow, want)
+			}
+		}
+		if strings.Contains(text, "hidden") || !strings.Contains(text, "something in "+o.dir+"/data") {
+			t.Errorf("follow=%v: %s", follow, text)
+		}
+
+		chain(t, o.in("data"), 200, strings.Repeat("hidden", 40))
+		_, err := o.Capture(t.Context(), snap.CaptureRequest{ID: "fs-deep"})
+		if errs.KindOf(err) != errs.Invalid || strings.Contains(err.Error(), "hidden") || !strings.Contains(err.Error(), "something in "+o.dir+"/data") {
+			t.Errorf("follow=%v: a path that is too long: %v", follow, err)
+		}
 	}
 }
 

@@ -14,7 +14,6 @@ import (
 	"mulligan/snap/files/parallel"
 	"mulligan/snap/files/relpath"
 	"mulligan/snap/files/walk"
-	"mulligan/snap/files/workspace"
 )
 
 // live is the workspace in memory, as it was read last. It belongs to the goroutine of Follow. While that waits for reading
@@ -258,11 +257,11 @@ func setStored(n *manifest.Node) {
 }
 
 // mountWarnings returns the warnings for mount points, which are not captured.
-func mountWarnings(dir string, paths []string) []string {
+func mountWarnings(shown func(path string) string, paths []string) []string {
 	var out []string
 	for _, p := range paths {
-		out = append(out, walk.MountWarning(workspace.Shown(dir, p)))
+		out = append(out, walk.MountWarning(shown(p)))
 	}
 	slices.Sort(out)
-	return out
+	return slices.Compact(out)
 }

@@ -14,7 +14,6 @@ import (
 	"mulligan/snap/files/relpath"
 	"mulligan/snap/files/walk"
 	"mulligan/snap/files/watch"
-	"mulligan/snap/files/workspace"
 )
 
 // Session is the state of one call of Follow. The goroutine of Follow owns all fields above mu; others give it functions to run
@@ -283,9 +282,9 @@ func (j *Session) view(ctx context.Context, b *cas.Batch, how Depth, fresh map[s
 		} else if m, err = j.saved(ctx, b); err != nil {
 			return err
 		}
-		v = &View{Manifest: m, Files: j.live.files, Warnings: mountWarnings(j.f.Walker.Workspace.Dir, relpath.SortedKeys(j.live.warn))}
+		v = &View{Manifest: m, Files: j.live.files, Warnings: mountWarnings(j.f.Walker.Shown, relpath.SortedKeys(j.live.warn))}
 		for _, p := range busy {
-			v.Warnings = append(v.Warnings, walk.BusyWarning(workspace.Shown(j.f.Walker.Workspace.Dir, p)))
+			v.Warnings = append(v.Warnings, walk.BusyWarning(j.f.Walker.Shown(p)))
 		}
 		v.Mark, _, _, err = j.f.Journal.Head()
 		return err

@@ -34,6 +34,10 @@ type Walker struct {
 	Flags              Flags           // inode flags that were seen
 	Copies             *reflink.Copies // of large files; nil: none are kept
 
+	// Shown returns a path as the app's owner may see it in a warning or an error: absolute, on one line, and without names from folders that the owner
+	// may not look into.
+	Shown func(path string) string
+
 	Before func(path string) error // for tests: called before each entry is read, by several goroutines; an error is that of the reading
 }
 
@@ -386,8 +390,7 @@ func (s *Scan) Failed(path string, err error) error {
 	return &errs.Error{Kind: errs.Failed, Op: s.op, Message: s.shown(path), Err: workspace.Cause(err)}
 }
 
-// shown returns path as people see it: absolute, and on one line.
-func (s *Scan) shown(path string) string { return workspace.Shown(s.W.Workspace.Dir, path) }
+func (s *Scan) shown(path string) string { return s.W.Shown(path) }
 
 // Transient reports whether err concerns a path that may be readable at another time.
 func Transient(err error) bool {
