@@ -57,7 +57,7 @@ func (d *Driver) Import(ctx context.Context, p snap.Portable, as snap.SnapshotID
 	if err != nil {
 		return s, workspace.Wrap(errs.Corrupt, op, err)
 	}
-	size := sizer{ctx, &d.cfg, m, map[snap.Hash]extent{}}
+	size := sizer{ctx, &d.cfg, m, map[sized]extent{}}
 	if _, err := size.folder(m.Root.Hash, 0); err != nil {
 		return s, workspace.Wrap(errs.Failed, op, err)
 	}
@@ -78,7 +78,13 @@ type sizer struct {
 	ctx   context.Context
 	cfg   *Config
 	m     *manifest.Manifest
-	known map[snap.Hash]extent // of folders and of large files
+	known map[sized]extent // of folders and of large files
+}
+
+// sized is an object as an entry describes it, which may be false: as a file with a size, or as a folder (-1).
+type sized struct {
+	hash snap.Hash
+	size int64
 }
 
 // extent is what is in a folder and below it, or in a file.
@@ -96,7 +102,11 @@ func (s *sizer) folder(h snap.Hash, above int) (x extent, err error) {
 	for i := 0; err == nil && i < len(entries); i++ {
 		e := &entries[i]
 		length := len(e.Name)
-		in, ok := s.known[e.Hash]
+		as := sized{e.Hash, e.Size}
+		if e.IsDir() {
+			as.size = -1
+		}
+		in, ok := s.known[as]
 		switch {
 		case above+length > manifest.MaxPath: // this bounds the recursion
 		case ok:
@@ -106,7 +116,7 @@ func (s *sizer) folder(h snap.Hash, above int) (x extent, err error) {
 			}
 		case e.IsFile():
 			if in.bytes = manifest.StoredSize(s.cfg.Store, e); e.Size > cas.ChunkSize {
-				s.known[e.Hash] = in
+				s.known[as] = in
 			}
 		}
 		if in.longest > 0 {
@@ -123,7 +133,7 @@ func (s *sizer) folder(h snap.Hash, above int) (x extent, err error) {
 		x = extent{x.files + 1 + in.files, x.bytes + in.bytes, max(x.longest, length)}
 	}
 	if err == nil {
-		s.known[h] = x
+		s.known[sized{h, -1}] = x
 	}
 	return x, err
 }

@@ -9,6 +9,7 @@ import (
 
 	"mulligan/errs"
 	"mulligan/snap"
+	"mulligan/snap/cas"
 	"mulligan/snap/files/manifest"
 )
 
@@ -45,6 +46,16 @@ func TestImportOfTooMuch(t *testing.T) {
 		}
 		return e
 	}
+	// pair returns a folder of two entries, of which the first is "aaa".
+	pair := func(first, second manifest.Entry) manifest.Entry {
+		first.Name, second.Name = "aaa", "bbb"
+		h, err := b.Node(manifest.EncodeNode(manifest.SortFolder, []*manifest.Entry{&first, &second}))
+		must(t, err)
+		return manifest.Entry{Mode: unix.S_IFDIR | 0o755, Hash: h}
+	}
+	asFile := func(e manifest.Entry) manifest.Entry { // describes an object as a file of little more than a chunk
+		return manifest.Entry{Mode: unix.S_IFREG | 0o644, Size: cas.ChunkSize + 1, Hash: e.Hash}
+	}
 	name := strings.Repeat("n", 249)
 	for i, c := range []struct {
 		what    string
@@ -59,15 +70,9 @@ func TestImportOfTooMuch(t *testing.T) {
 		{"holes of 500 GiB", tree(large(100<<30, nil), 1, 5, ""), ""},
 		{"a path of 32,767 bytes", tree(file, 128, 1, name), ""},
 		{"one of 33,023", tree(file, 129, 1, name), "path"},
-		{"one of 32,769, in folders that are elsewhere too", func() manifest.Entry {
-			long := tree(file, 127, 1, name)
-			long.Name = "aaa"
-			deep := tree(tree(file, 127, 1, name), 1, 1, name[:247])
-			deep.Name = "bbb"
-			h, err := b.Node(manifest.EncodeNode(manifest.SortFolder, []*manifest.Entry{&long, &deep}))
-			must(t, err)
-			return manifest.Entry{Mode: unix.S_IFDIR | 0o755, Hash: h}
-		}(), "path"},
+		{"one of 32,769, in folders that are elsewhere too", pair(tree(file, 127, 1, name), tree(tree(file, 127, 1, name), 1, 1, name[:247])), "path"},
+		{"8 levels of 100, first as a file", pair(asFile(tree(file, 8, 100, "")), tree(file, 8, 100, "")), "1000000 files"},
+		{"more than 1 GiB, first with another size", pair(asFile(large(256<<20, full)), tree(large(256<<20, full), 1, 5, "")), "1073741824 bytes"},
 	} {
 		h, err := b.Node(manifest.EncodeNode(manifest.SortTop, []*manifest.Entry{&c.root}))
 		must(t, err)
