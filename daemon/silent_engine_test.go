@@ -82,7 +82,7 @@ func TestSilentEngine(t *testing.T) {
 	srv.Start()
 	t.Cleanup(srv.Close)
 
-	opt := daemon.Options{StateDir: filepath.Join(t.TempDir(), "state"), StopTimeout: 2 * time.Second, Steady: steady, Engines: 200 * time.Millisecond}
+	opt := daemon.Options{StateDir: filepath.Join(t.TempDir(), "state"), StopTimeout: 2 * time.Second, Steady: steady, Engines: time.Second}
 	d := openForks(t, opt)
 	shop, well := workspace(t), workspace(t)
 	for _, spec := range []ipc.App{{Slug: "shop", Workspace: shop, Unit: "container:web", Engine: socket}, {Slug: "well", Workspace: well}} {
@@ -123,7 +123,8 @@ func TestSilentEngine(t *testing.T) {
 	close(e.speak)
 	e.mu.Unlock()
 	waitFor(t, "the rollback has ended", func() bool { return len(d.Status(root).Problems) == 0 })
-	if a, err := d.App(ctx, root, "shop"); err != nil || a.State != "running" {
-		t.Errorf("the app is %s, %v", a.State, err)
-	}
+	waitFor(t, "the app runs", func() bool {
+		a, err := d.App(ctx, root, "shop")
+		return err == nil && a.State == "running"
+	})
 }

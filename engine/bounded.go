@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 )
 
@@ -28,14 +29,22 @@ var errSilent = errors.New("it accepts connections, and does not answer in time"
 type bounded struct {
 	*http.Transport
 	patience time.Duration
+	silent   atomic.Pointer[time.Time] // until then, the engine is taken for silent and not asked: the client asks more than once for an answer
 }
 
 var _ http.RoundTripper = (*bounded)(nil)
 
 func (b *bounded) RoundTrip(req *http.Request) (*http.Response, error) {
+	if until := b.silent.Load(); until != nil && time.Now().Before(*until) {
+		return nil, errSilent
+	}
 	ctx, cancel := context.WithTimeoutCause(req.Context(), b.limit(req), errSilent)
 	resp, err := b.Transport.RoundTrip(req.WithContext(ctx))
 	if err != nil {
+		if errors.Is(context.Cause(ctx), errSilent) {
+			until := time.Now().Add(b.patience / 10)
+			b.silent.Store(&until)
+		}
 		cancel()
 		return nil, err
 	}
