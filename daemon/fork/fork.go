@@ -34,6 +34,7 @@ import (
 	"mulligan/errs"
 	"mulligan/ipc"
 	"mulligan/snap"
+	"mulligan/systemd"
 )
 
 // Service makes, keeps and drops forks. Safe for concurrent use.
@@ -395,13 +396,13 @@ func (s *Service) pause(ctx context.Context, a *app.App) (begin func() error, er
 		return begin, err
 	}
 	defer release()
-	runs := false
+	stop, again := false, false
 	if a.Unit() != nil {
 		st, err := a.Unit().State(ctx)
 		if err != nil {
 			return begin, err
 		}
-		runs = st.Running()
+		stop, again = !st.Down(), st.Intent() == systemd.Up // also one that is not well
 	}
 	mark := func(lent bool) error { return s.registry.ChangeFork(ctx, a, func(f *ipc.Fork) { f.Lent = lent }) }
 	begin = func() error {
@@ -411,12 +412,12 @@ func (s *Service) pause(ctx context.Context, a *app.App) (begin func() error, er
 		}
 		defer release()
 		err = s.apps.StartSeeded(ctx, a.Now.Load())
-		if err == nil && runs {
-			err = errs.Also(s.apps.StartAgain(ctx, a, true), mark(false))
+		if err == nil && stop {
+			err = errs.Also(s.apps.StartAgain(ctx, a, again), mark(false))
 		}
 		return err
 	}
-	if runs {
+	if stop {
 		if err := mark(true); err != nil { // it is recorded before the stop, or the fork runs on
 			return func() error { return nil }, err
 		}
