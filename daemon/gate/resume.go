@@ -109,7 +109,8 @@ func (g *Gate) read() (rec record, err error) {
 	if err != nil {
 		return rec, err
 	}
-	return rec, durable.ReadJSON(g.cfg.File, &rec)
+	err = durable.ReadJSON(g.cfg.File, &rec)
+	return rec, err
 }
 
 // restore takes the sessions of a record over that have not expired. Each of them waits for its page to resume it. The caller must

@@ -23,10 +23,16 @@ type Place struct {
 func Here() (string, error) {
 	dir, err := os.Getwd()
 	if err == nil {
-		dir, err = filepath.EvalSymlinks(dir)
+		var plain string
+		if plain, err = filepath.EvalSymlinks(dir); err == nil {
+			return plain, nil
+		}
+		if !errors.Is(err, fs.ErrNotExist) {
+			return dir, nil // whoever needs the folder says what is wrong with it
+		}
 	}
 	if !errors.Is(err, fs.ErrNotExist) {
-		return dir, err
+		return "", err
 	}
 	// Not from $PWD, which a process that changed its folder without a shell may have left as it was: it may lead to another app.
 	dir, err = os.Readlink("/proc/self/cwd")
