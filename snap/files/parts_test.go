@@ -8,12 +8,15 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/files/diff"
 	"mulligan/snap/files/manifest"
 	"mulligan/snap/files/rights"
 	"mulligan/snap/files/workspace"
+	"mulligan/testkit"
 )
 
 // TestExcluded: what is excluded, or another driver's, is neither captured nor
@@ -366,5 +369,53 @@ func TestCheckRoot(t *testing.T) {
 	must(t, os.Chown(s.dir, 4343, 4343))
 	if _, err := d.Capture(t.Context(), snap.CaptureRequest{ID: "fs-o"}); errs.KindOf(err) != errs.Denied {
 		t.Errorf("somebody else's workspace: %v", err)
+	}
+}
+
+// TestStaysInPlace goes back to a checkpoint, and forward again, where something that mulligan does not touch lies in the place of a path:
+// the rest is as it should be, the proof says so, and a note names the path.
+func TestStaysInPlace(t *testing.T) {
+	for _, c := range []struct {
+		name, before, after, note string
+		root                      bool
+	}{
+		{name: "folder that holds excluded files for a file", before: "echo f >data", after: "rm data; mkdir -p data/deep; echo x >data/deep/x.log; echo y >data/y", note: "/data stays"},
+		{name: "excluded folder for a link", before: "ln -s elsewhere cache", after: "rm cache; mkdir cache; echo x >cache/x", note: "/cache stays"},
+		{name: "mount over a folder", before: "mkdir data; echo f >data/f", after: "mount -t tmpfs none data", note: "/data is or was a mount point", root: true},
+		{name: "mount that has ended", before: "mkdir -p data; echo f >data/f; mount -t tmpfs none data", after: "umount data; echo g >data/g", note: "/data is or was a mount point", root: true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if c.root {
+				testkit.Need(t, "root")
+			}
+			s := newSite(t, func(c *Config) { c.Exclude = []string{"*.log", "cache/"} })
+			t.Cleanup(func() { _ = unix.Unmount(s.dir+"/data", unix.MNT_DETACH) })
+			run(t, s.dir, "echo 1 >a; "+c.before)
+			target := s.capture(t)
+			run(t, s.dir, "echo 2 >a; "+c.after)
+			before := listing(t, s.dir)
+			base := s.capture(t)
+			sw, err := s.Prepare(t.Context(), snap.RestoreRequest{ID: "op-x", Target: target.ID, Base: base.ID})
+			must(t, err)
+			must(t, sw.Commit(t.Context()))
+			if got, err := os.ReadFile(s.dir + "/a"); string(got) != "1\n" {
+				t.Errorf("a is %q, %v", got, err)
+			}
+			p, err := sw.Check(t.Context())
+			must(t, err)
+			if !p.Match || !strings.Contains(strings.Join(p.Notes, " "), c.note) {
+				t.Errorf("%+v", p)
+			}
+			must(t, os.WriteFile(s.dir+"/other", nil, 0o644))
+			if p, err := sw.Check(t.Context()); err != nil || p.Match {
+				t.Errorf("something else differs: %+v, %v", p, err)
+			}
+			must(t, os.Remove(s.dir+"/other"))
+			must(t, sw.Undo(t.Context()))
+			if p, err := sw.Check(t.Context()); err != nil || !p.Match {
+				t.Errorf("undone: %+v, %v", p, err)
+			}
+			same(t, "undone", listing(t, s.dir), before)
+		})
 	}
 }

@@ -253,9 +253,8 @@ func (c *change) proof(ctx context.Context, op string, base, want, live *manifes
 	}
 	deltas, err := c.d.compare(ctx, want, live, c.plan.scope())
 	if err == nil {
-		var post snap.Hash
-		if post, err = c.hashWithoutStayed(ctx, deltas, live); err == nil && post == p.Want {
-			p.Post, p.Match = post, true
+		if p.Match, err = c.allBut(ctx, deltas, want, live); p.Match {
+			p.Post = p.Want // without what had to stay, which the notes tell of
 			return p, nil
 		}
 	}
@@ -266,35 +265,62 @@ func (c *change) proof(ctx context.Context, op string, base, want, live *manifes
 	return p, workspace.Wrap(errs.Failed, op, err)
 }
 
-// hashWithoutStayed returns the hash of live without the folders that had to stay although the goal lacks them, because of what they
-// hold. deltas are the differences from the goal to live.
-func (c *change) hashWithoutStayed(ctx context.Context, deltas []diff.Delta, live *manifest.Manifest) (snap.Hash, error) {
+// allBut reports whether live is the goal want but for what had to stay because mulligan does not touch it: folders, for what they hold,
+// excluded folders in the place of something else, and what is or was mounted. deltas are the differences from the goal to live.
+func (c *change) allBut(ctx context.Context, deltas []diff.Delta, want, live *manifest.Manifest) (bool, error) {
 	root, err := c.d.ws.Open()
 	if err != nil {
-		return snap.Hash{}, err
+		return false, err
 	}
 	defer root.Close()
-	stayed, edits := map[string]bool{}, manifest.Edits{}
+	stayed, toWant, toLive := map[string]bool{}, manifest.Edits{}, manifest.Edits{}
 	for _, d := range slices.Backward(deltas) { // the deepest first
-		if d.Old != nil || !d.New.IsDir() && !d.New.Mount {
-			continue
-		}
-		stays := d.New.Mount
-		if !stays {
-			if stays, err = c.mustStay(root, d.Path, stayed); err != nil {
-				return snap.Hash{}, err
+		stays := false
+		switch {
+		case d.Mounted():
+			is := d.Old
+			if d.New != nil && d.New.Mount {
+				is = d.New
 			}
+			toWant.Put(d.Path, is)
+			toLive.Put(d.Path, is)
+		case d.New == nil:
+			stays, err = c.excludedFolder(root, d.Path)
+		case d.New.IsDir() && !manifest.IsFolder(d.Old):
+			stays, err = c.mustStay(root, d.Path, stayed)
+		}
+		if err != nil {
+			return false, err
 		}
 		if stays {
 			stayed[d.Path] = true
-			edits.Put(d.Path, nil)
+			toWant.Put(d.Path, d.New)
 		}
 	}
-	rest, err := live.Edit(ctx, &edits)
-	if err != nil {
-		return snap.Hash{}, err
+	if want, err = want.Edit(ctx, &toWant); err != nil {
+		return false, err
 	}
-	return rest.PartHash(c.plan.scope())
+	if live, err = live.Edit(ctx, &toLive); err != nil {
+		return false, err
+	}
+	able, err := want.PartHash(c.plan.scope())
+	if err != nil {
+		return false, err
+	}
+	is, err := live.PartHash(c.plan.scope())
+	return err == nil && is == able, err
+}
+
+// excludedFolder reports whether there is a folder at the path that is excluded.
+func (c *change) excludedFolder(root *beneath.Root, path string) (bool, error) {
+	if !c.d.ws.Exclude.Excludes(path, true) {
+		return false, nil
+	}
+	dir, err := root.OpenDir(path)
+	if err != nil {
+		return false, nil // it is something else, or nothing
+	}
+	return true, dir.Close()
 }
 
 // mustStay reports whether a folder holds excluded paths, mount points, or folders that stay, and nothing else.

@@ -171,11 +171,17 @@ func (h *Job) removeAll() error {
 			h.note("%s is or was a mount point and is left as it is.", h.shown(d.Path))
 			continue
 		}
-		if !d.Goes() {
-			continue
-		}
 		if err := h.ctx.Err(); err != nil {
 			return err
+		}
+		if d.Old == nil && h.p.Walker.Workspace.Exclude.Excludes(d.Path, true) {
+			if n, _, err := h.look(d.Path); err == nil && n != nil && n.IsDir() {
+				h.stays[d.Path] = true
+				h.note("%s stays: as a folder it is excluded, and mulligan does not remove it.", h.shown(d.Path))
+			}
+		}
+		if !d.Goes() {
+			continue
 		}
 		if err := h.remove(d); err != nil {
 			return h.failed(d.Path, err)

@@ -83,12 +83,12 @@ func (h *Job) stage(d *diff.Delta) (*staged, error) {
 	if err := h.ctx.Err(); err != nil {
 		return nil, err
 	}
+	if h.stays[d.Path] {
+		return nil, nil // removeAll said so
+	}
 	v, st, err := h.judge(d)
 	if err != nil || v == isNew && (st.Nlink == 1 || d.SameGroup()) {
 		return nil, err
-	}
-	if h.stays[d.Path] {
-		return nil, nil // removeAll said so
 	}
 	if done, err := h.metaOnly(d, st); done || err != nil {
 		return nil, err
