@@ -17,9 +17,9 @@ them as safety-checkpoint, stop-unit, vm-revert, db-restore, start-unit, health-
 The safety checkpoint holds the state before; mulligan redo goes back to it. A
 rollback that fails puts the app back where it was: exit code 6.
 
-A PATH of --scope is relative to the current folder, where that is in the app's
-workspace, else to the workspace. One that exists neither now nor in the checkpoint is
-refused, as is all else that can be known beforehand, before anything is done.
+A PATH of --scope or --discard is relative to the current folder, where that is in the
+app's workspace, else to the workspace. A scope that exists neither now nor in the
+checkpoint is refused, as is all else that can be known beforehand, before anything is done.
 
 Each layer (files, disk, db:NAME) is safe by itself. A layer out of scope is not read. A
 layer that cannot be read, such as an overwritten database file, is saved as raw bytes and
@@ -138,6 +138,9 @@ func (f *rollbackCmd) run(ctx context.Context, name string) error {
 	f.req.OnUnhealthy = ipc.OnUnhealthy(f.onUnhealthy)
 	f.req.Start = f.start.value()
 	if f.req.Scope, err = place.Scope(ctx, client, "rollback", app, "", f.req.Scope); err != nil {
+		return err
+	}
+	if f.req.Discard, err = place.Discard(ctx, client, "rollback", app, f.req.Discard); err != nil {
 		return err
 	}
 	return f.rollback(ctx, client, app, id, f.req)

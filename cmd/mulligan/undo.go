@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"mulligan/cmd/mulligan/place"
 	"mulligan/ipc"
 )
 
@@ -20,6 +21,9 @@ nothing. With --include-others it undoes these writes too.
 
 If a layer can be neither read nor kept, for example because its database server is down,
 the error names the flag that undoes the rest: --without db:main.
+
+A PATH of --discard is relative to the current folder, where that is in the app's
+workspace, else to the workspace.
 
 In a pipe, the same lines as mulligan rollback prints.`
 
@@ -65,6 +69,9 @@ func newUndo(c *cli) *cobra.Command {
 func (f *undoCmd) run(ctx context.Context) error {
 	client, app, err := f.target(ctx)
 	if err != nil {
+		return err
+	}
+	if f.req.Discard, err = place.Discard(ctx, client, "undo", app, f.req.Discard); err != nil {
 		return err
 	}
 	f.req.Start = f.start.value()

@@ -97,6 +97,30 @@ func Scope(ctx context.Context, client *ipc.Client, op, ref, fork string, scope 
 	return all, nil
 }
 
+// Discard returns the paths of --discard of the operation op on the app ref, which are relative to the current folder, made relative to
+// the workspace. An empty path is none of the current folder: the daemon refuses it.
+func Discard(ctx context.Context, client *ipc.Client, op, ref string, paths []string) ([]string, error) {
+	if len(paths) == 0 {
+		return nil, nil
+	}
+	at, err := Of(ctx, client, ref, "")
+	if err != nil {
+		return nil, err
+	}
+	var all []string
+	for _, typed := range paths {
+		rel, ok := at.InWorkspace(typed)
+		switch {
+		case typed == "":
+			rel = ""
+		case !ok:
+			return nil, errs.New(errs.Invalid, op, "--discard %s is not in the workspace %s", typed, at.Workspace).WithHint("name paths below it")
+		}
+		all = append(all, rel)
+	}
+	return all, nil
+}
+
 // InWorkspace returns a path that a person typed, relative to the workspace, and reports whether it is in there.
 func (p Place) InWorkspace(typed string) (string, bool) {
 	path := typed
