@@ -83,6 +83,9 @@ func (d *Driver) Precheck(ctx context.Context, target snap.SnapshotID, paths []s
 	if err == nil {
 		err = d.applier.CheckPresent(ctx, deltas, fileOwner)
 	}
+	if err == nil { // last, so that a caller that makes room knows that nothing else is in the way
+		err = d.applier.CheckRoom(op, deltas)
+	}
 	return workspace.Wrap(errs.Failed, op, err)
 }
 

@@ -40,7 +40,10 @@ func (d *Driver) Seed(ctx context.Context, from snap.Driver, id snap.SnapshotID)
 	deltas, err := d.compare(ctx, now.Manifest, target, nil)
 	if err == nil {
 		// Stored contents are not read here: most files need none.
-		_, err = d.applier.CheckAllowed(ctx, op, deltas, d.applier.FileOwner(now.Root.Uid), now.Manifest, target, nil)
+		var all []diff.Delta
+		if all, err = d.applier.CheckAllowed(ctx, op, deltas, d.applier.FileOwner(now.Root.Uid), now.Manifest, target, nil); err == nil {
+			err = d.applier.CheckRoom(op, all)
+		}
 	}
 	if err == nil {
 		made, err = seed(ctx, d, op, b, other, deltas)

@@ -8,7 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mulligan/errs"
+	"mulligan/snap/beneath"
 	"mulligan/snap/files/diff"
+	"mulligan/snap/files/inode"
 	"mulligan/snap/files/manifest"
 	"mulligan/snap/files/parallel"
 	"mulligan/snap/files/relpath"
@@ -16,7 +18,7 @@ import (
 	"mulligan/snap/files/workspace"
 )
 
-// CheckAllowed checks everything except stored contents. It returns the deltas with those paths that must be made anew because
+// CheckAllowed checks everything except stored contents and free space. It returns the deltas with those paths that must be made anew because
 // the owner of their folder changes.
 func (p *Applier) CheckAllowed(ctx context.Context, op string, deltas []diff.Delta, fileOwner rights.FileOwner, base, target *manifest.Manifest, sc relpath.Scope) ([]diff.Delta, error) {
 	if err := p.CheckWays(op, deltas, fileOwner, target); err != nil {
@@ -28,9 +30,6 @@ func (p *Applier) CheckAllowed(ctx context.Context, op string, deltas []diff.Del
 	}
 	if err == nil {
 		err = p.checkGiven(op, deltas)
-	}
-	if err == nil {
-		err = p.checkRoom(op, deltas)
 	}
 	return deltas, err
 }
@@ -99,16 +98,22 @@ func contentError(path string, err error) error {
 		Hint: "choose another checkpoint; `mulligan verify` says which are whole"}
 }
 
-// checkRoom compares the bytes that Commit will write with the free space. A batch of new files exists beside the old ones
-// until it replaces them.
-func (p *Applier) checkRoom(op string, deltas []diff.Delta) error {
+// CheckRoom compares the bytes that Commit will write with the free space. A batch of new files exists beside the old ones
+// until it replaces them; files that go are removed before anything is written. The error of a full disk wraps ENOSPC.
+func (p *Applier) CheckRoom(op string, deltas []diff.Delta) error {
 	var grows, writes int64
+	var gone []string
 	for _, c := range deltas {
-		if c.New != nil && c.New.IsFile() && (c.Old == nil || c.Old.Hash != c.New.Hash) {
+		isFile := c.New != nil && c.New.IsFile()
+		if isFile && (c.Old == nil || c.Old.Hash != c.New.Hash) {
 			n := manifest.StoredSize(p.Store, c.New)
 			grows, writes = grows+n, writes+n
 		}
-		if c.Old != nil && c.Old.IsFile() && (c.New == nil || c.Old.Hash != c.New.Hash) {
+		switch {
+		case c.Old == nil || !c.Old.IsFile():
+		case c.Goes() && !isFile:
+			gone = append(gone, c.Path)
+		case !isFile || c.Old.Hash != c.New.Hash:
 			grows -= manifest.StoredSize(p.Store, c.Old)
 		}
 	}
@@ -128,8 +133,32 @@ func (p *Applier) checkRoom(op string, deltas []diff.Delta) error {
 	if writes == 0 || need <= free || fs.Blocks == 0 { // without blocks, the filesystem does not report its size (ramfs)
 		return nil
 	}
-	return errs.New(errs.Failed, op, "the restore needs %s on the disk of %s, which has %s left", diff.FormatSize(need), p.Walker.Workspace.Dir, diff.FormatSize(free)).
-		WithHint("free some space there and try again")
+	if free += freed(root, gone); need <= free {
+		return nil
+	}
+	return &errs.Error{Kind: errs.Failed, Op: op, Err: unix.ENOSPC,
+		Message: fmt.Sprintf("the restore needs %s on the disk of %s, which has room for %s", diff.FormatSize(need), p.Walker.Workspace.Dir, diff.FormatSize(free)),
+		Hint:    "free some space there and try again"}
+}
+
+// freed returns the bytes that are free once the files at paths are removed. A file with another name that stays takes its room on.
+func freed(root *beneath.Root, paths []string) (n int64) {
+	names := map[inode.ID]uint32{}
+	for _, path := range paths {
+		dir, base, err := root.Parent(path)
+		if err != nil {
+			continue // the path changed meanwhile, and frees nothing that is known
+		}
+		st, err := inode.StatAt(dir.FD(), base)
+		_ = dir.Close() // it was only read
+		if err != nil {
+			continue
+		}
+		if names[st.ID]++; names[st.ID] == st.Nlink {
+			n += st.Blocks * 512
+		}
+	}
+	return n
 }
 
 // checkGiven refuses owners and attributes that only root can restore, in either direction.
@@ -172,6 +201,9 @@ func (p *Applier) checkGiven(op string, deltas []diff.Delta) error {
 func (p *Applier) Check(ctx context.Context, op string, deltas []diff.Delta, base, target *manifest.Manifest, sc relpath.Scope) error {
 	fileOwner := p.FileOwner(base.Root.Uid)
 	deltas, err := p.CheckAllowed(ctx, op, deltas, fileOwner, base, target, sc)
+	if err == nil {
+		err = p.CheckRoom(op, deltas)
+	}
 	if err != nil {
 		return err
 	}
