@@ -1,6 +1,8 @@
 package daemon_test
 
 import (
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -18,16 +20,7 @@ func TestDoesNotFit(t *testing.T) {
 	t.Parallel()
 	testkit.Need(t, "root")
 	w := newWorld(t, nil)
-	small := filepath.Join(w.dir, "small")
-	sh(t, `mkdir "$1"`, small)
-	if err := unix.Mount("tmpfs", small, "tmpfs", 0, "size=24m"); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := unix.Unmount(small, unix.MNT_DETACH); err != nil {
-			t.Error(err)
-		}
-	})
+	smallDisk(t, w.dir+"/small", "24m")
 	sh(t, `rm -f "$1/state/ballast" && mv "$1/state" "$1/small/state" && ln -s small/state "$1/state"`, w.dir)
 	sh(t, `sqlite3 "$1/shop.db" "CREATE TABLE big (b BLOB); INSERT INTO big WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i+1 FROM n WHERE i < 250) SELECT zeroblob(1000000) FROM n"`, w.ws())
 	d := w.open(t)
@@ -51,6 +44,67 @@ func TestDoesNotFit(t *testing.T) {
 	}
 	if now := w.pid(t); now != pid {
 		t.Errorf("the program was started anew: pid %s, was %s", now, pid)
+	}
+}
+
+// smallDisk makes the folder dir and mounts a disk of that size there.
+func smallDisk(t *testing.T, dir, size string) {
+	t.Helper()
+	check(t, os.Mkdir(dir, 0o755))
+	check(t, unix.Mount("tmpfs", dir, "tmpfs", 0, "size="+size))
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestFullDiskOfTheWorkspace: the disk of the workspace is full, and that of the state is not. A rollback has the room that the files take
+// that it removes; one that leaves them names the command that deletes them first, and that command works.
+func TestFullDiskOfTheWorkspace(t *testing.T) {
+	t.Parallel()
+	testkit.Need(t, "root")
+	w := newWorld(t, nil)
+	small := filepath.Join(w.dir, "small")
+	smallDisk(t, small, "12m")
+	ws := filepath.Join(small, "ws")
+	sh(t, `mkdir "$1" && cd "$1" && for f in a b c; do head -c 1M /dev/urandom >$f; done && cp -r "$1" "$2/before"`, ws, w.dir)
+	d := w.open(t)
+	defer w.close(t, d)
+	_, err := d.AddApp(t.Context(), root, ipc.App{Slug: "plain", Workspace: ws})
+	check(t, err)
+	cp, err := d.Create(t.Context(), root, "plain", ipc.CreateRequest{Pinned: true})
+	check(t, err)
+	rollback := func(req ipc.RollbackRequest) error {
+		_, err := d.Rollback(t.Context(), root, "plain", cp.ID, req, nil)
+		return err
+	}
+	overwrite := func() {
+		sh(t, `cd "$1" && for f in a b c; do head -c 1M /dev/urandom >$f; done; cat /dev/urandom >fill 2>/dev/null || test -s fill`, ws)
+	}
+	isBefore := func(name string) bool { return read(t, ws, name) == read(t, w.dir, "before/"+name) }
+
+	overwrite()
+	err = rollback(ipc.RollbackRequest{Scope: []string{"a"}})
+	want := fmt.Sprintf("`mulligan rollback %s --scope %s/a --discard %s/fill`", cp.ID, ws, ws)
+	if errs.KindOf(err) != errs.Failed || !strings.Contains(errs.HintOf(err), want) || isBefore("a") {
+		t.Errorf("a rollback that leaves what fills the disk: %v; its hint %q lacks %q", err, errs.HintOf(err), want)
+	}
+	check(t, rollback(ipc.RollbackRequest{Scope: []string{filepath.Join(ws, "a")}, Discard: []string{"fill"}}))
+	if _, err := os.Lstat(filepath.Join(ws, "fill")); !os.IsNotExist(err) || !isBefore("a") || isBefore("b") {
+		t.Errorf("after --discard: fill %v, a is back: %v, b is back: %v", err, isBefore("a"), isBefore("b"))
+	}
+
+	overwrite()
+	other := filepath.Join(small, "other") // keeps the room of fill taken
+	check(t, os.Link(filepath.Join(ws, "fill"), other))
+	if err := rollback(ipc.RollbackRequest{}); !errors.Is(err, unix.ENOSPC) || isBefore("a") {
+		t.Errorf("a rollback that removes one of two names of what fills the disk: %v", err)
+	}
+	check(t, os.Remove(other))
+	check(t, rollback(ipc.RollbackRequest{}))
+	if _, err := os.Lstat(filepath.Join(ws, "fill")); !os.IsNotExist(err) || !isBefore("a") || !isBefore("b") || !isBefore("c") {
+		t.Errorf("a rollback on a full disk left something: fill %v", err)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"path/filepath"
 	"strconv"
 	"strings"
 
@@ -70,6 +71,9 @@ func (h *hints) command(more ...string) string {
 	default:
 		words = append(words, "rollback", string(h.target.ID))
 		for _, s := range h.req.Scope {
+			if !strings.HasPrefix(s, "layer:") {
+				s = h.typed(s)
+			}
 			words = append(words, "--scope", shellWord(s))
 		}
 	}
@@ -78,6 +82,9 @@ func (h *hints) command(more ...string) string {
 	}
 	return strings.Join(append(words, more...), " ")
 }
+
+// typed returns a path of the workspace as a person may type it in any folder.
+func (h *hints) typed(rel string) string { return filepath.Join(h.a.Rec().Workspace, rel) }
 
 // shellWord quotes s for a shell, where that is needed.
 func shellWord(s string) string {
@@ -110,7 +117,7 @@ func (h *hints) orDiscard(ctx context.Context, err error) error {
 	}
 	var words []string
 	for _, p := range few {
-		words = append(words, "--discard", shellWord(p))
+		words = append(words, "--discard", shellWord(h.typed(p)))
 	}
 	hint := fmt.Sprintf("`%s` first deletes for good what was made there since, %d MB", h.command(words...), size>>20)
 	return hinted(err, hint)

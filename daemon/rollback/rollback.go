@@ -334,7 +334,13 @@ func (r *rollback) precheck(ctx context.Context) error {
 		if p.Name == snap.Files {
 			paths = r.paths
 		}
-		if err := checker.Precheck(ctx, p.target, paths); err != nil {
+		err := checker.Precheck(ctx, p.target, paths)
+		switch {
+		case err == nil:
+		case r.req.DryRun && len(r.req.Discard) > 0 && records.NoRoom(err): // what is deleted for good makes room; the rollback itself looks again
+		case p.Name == snap.Files:
+			return r.hints.ofStored(p, r.hints.orDiscard(ctx, err))
+		default:
 			return r.hints.ofStored(p, err)
 		}
 	}

@@ -176,10 +176,13 @@ func (s *scope) check(ctx context.Context, follows bool) error {
 	return s.checkPaths(ctx, sides{live: lister, other: lister, at: target.ID, name: string(s.target.ID)})
 }
 
-// clean cleans the paths, and refuses one that leaves the workspace.
+// clean cleans the paths, makes them relative to the workspace, and refuses one that leaves the workspace.
 func (s *scope) clean() error {
 	for i, asked := range s.paths {
 		p := filepath.Clean(asked)
+		if rel, err := filepath.Rel(s.a.Rec().Workspace, p); err == nil { // p is absolute, as in the commands that errors name
+			p = rel
+		}
 		if filepath.IsAbs(p) || p == ".." || strings.HasPrefix(p, "../") || strings.ContainsRune(p, 0) {
 			return errs.New(errs.Invalid, "", "scope %.200q is not in the workspace", asked).
 				WithHint("name paths below %s, or layer:NAME", s.a.Rec().Workspace)
