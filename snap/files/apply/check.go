@@ -136,9 +136,10 @@ func (p *Applier) CheckRoom(op string, deltas []diff.Delta) error {
 	if free += freed(root, gone); need <= free {
 		return nil
 	}
-	return &errs.Error{Kind: errs.Failed, Op: op, Err: unix.ENOSPC,
-		Message: fmt.Sprintf("the restore needs %s on the disk of %s, which has room for %s", diff.FormatSize(need), p.Walker.Workspace.Dir, diff.FormatSize(free)),
-		Hint:    "free some space there and try again"}
+	e := errs.New(errs.Failed, op, "the restore needs %s on the disk of %s, which has room for %s", diff.FormatSize(need), p.Walker.Workspace.Dir, diff.FormatSize(free)).
+		WithHint("free some space there and try again")
+	e.Err = unix.ENOSPC
+	return e
 }
 
 // freed returns the bytes that are free once the files at paths are removed. A file with another name that stays takes its room on.
