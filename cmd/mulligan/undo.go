@@ -83,6 +83,9 @@ just before it. Only what it changed goes back. A redo is a rollback too: a seco
 undoes the first. A rollback that was called off changed nothing; redo skips it. An app
 that was down before an undo is down again after its redo, unless --start is given.
 
+A PATH of --discard is relative to the current folder, where that is in the app's
+workspace, else to the workspace.
+
 In a pipe, the same lines as mulligan rollback prints.`
 
 type redoCmd struct {
@@ -109,6 +112,7 @@ func newRedo(c *cli) *cobra.Command {
 	cmd.Flags().BoolVar(&f.req.DryRun, "dry-run", false, "change nothing, say what would change")
 	cmd.Flags().BoolVar(&f.req.Force, "force", false, forceHelp)
 	addWithout(cmd, &f.req)
+	addDiscard(cmd, &f.req)
 	f.start.add(cmd)
 	c.addEvents(cmd)
 	return cmd
@@ -117,6 +121,9 @@ func newRedo(c *cli) *cobra.Command {
 func (f *redoCmd) run(ctx context.Context) error {
 	client, app, err := f.target(ctx)
 	if err != nil {
+		return err
+	}
+	if f.req.Discard, err = place.Discard(ctx, client, "redo", app, f.req.Discard); err != nil {
 		return err
 	}
 	f.req.Start = f.start.value()
