@@ -326,7 +326,7 @@ type StorageUsage struct {
 
 // RollbackRequest is a request to roll back to a checkpoint.
 type RollbackRequest struct {
-	Scope []string `json:"scope,omitempty"` // paths in the workspace, and "layer:NAME"
+	Scope []string `json:"scope,omitempty"` // paths in the workspace, absolute or relative to it, and "layer:NAME"
 	// Without leaves layers ("db:main", "files", "disk", "db" for all databases) as they
 	// are, and does not look at them: those whose state can be neither read nor kept.
 	Without []string `json:"without,omitempty"`
