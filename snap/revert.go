@@ -14,8 +14,9 @@ type Reverter interface {
 	// the path returns to its state before the first of them. If other writes also changed the path, PrepareRevert keeps these and
 	// removes the writes of req: it merges attributes one by one, and text by lines if the path is an ordinary file of the app's
 	// owner. Owner, special bits, capabilities and access lists return only together with the content that they were recorded
-	// with. A path that cannot be merged stays as it is and is reported as a conflict. The switch's scope is the paths that
-	// change; the switch is nil if no path changes.
+	// with. A path that cannot be merged stays as it is and is reported as a conflict. A git repository that others changed too
+	// stays as a whole. Objects that the writes added to a repository stay. The switch's scope is the paths that change; the
+	// switch is nil if no path changes.
 	PrepareRevert(ctx context.Context, req RevertRequest) (Switch, Reverted, error)
 }
 
@@ -46,7 +47,7 @@ type Conflict struct {
 // ConflictReason says why a revert leaves a path as it is.
 type ConflictReason string
 
-// The reasons. Force does not override NotEmpty, NoParent and Excluded, nor Rights for a folder.
+// The reasons. Force does not override NotEmpty, NoParent, Excluded and Repository, nor Rights for a folder.
 const (
 	Rights   ConflictReason = "rights"    // owner, special bits, capabilities or access list would be combined with content that never had them
 	Overlaps ConflictReason = "overlaps"  // others changed the same lines or attributes
@@ -60,6 +61,10 @@ const (
 	NotEmpty ConflictReason = "not_empty" // a folder that holds files of others
 	NoParent ConflictReason = "no_parent" // the path's folder does not exist any more
 	Excluded ConflictReason = "excluded"  // the path is excluded from checkpoints now
+
+	// Repository is the reason for a git repository's folder: everything in it stays, because others changed something in it, or
+	// because something in it has to stay.
+	Repository ConflictReason = "repository"
 )
 
 // Words returns the reason as half a sentence about the path.
@@ -87,6 +92,8 @@ func (r ConflictReason) Words() string {
 		return "its folder is gone"
 	case Excluded:
 		return "it is excluded from checkpoints now"
+	case Repository:
+		return "others changed this git repository too, or something in it has to stay; it goes back as a whole or not at all"
 	}
 	return string(r)
 }

@@ -16,8 +16,9 @@ files, and nothing else: the app runs on, and databases stay as they are.
 A path goes back to what it was before the first of those writes. Where somebody else
 wrote to it since, only the lines and attributes of theirs are kept and the rest goes
 back; where that cannot be, the path is left alone and named, and the exit code is 4.
-With --force it goes back all the same. A safety checkpoint is made first: mulligan
-undo, or redo, goes back over a revert.
+With --force it goes back all the same. A git repository that others changed too is left
+alone as a whole, also with --force. A safety checkpoint is made first: mulligan undo, or
+redo, goes back over a revert.
 
 Of a conversation, without --from, the messages after its checkpoint are meant: see
 --set-checkpoint. mulligan turns --ids shows turns, conversations and messages, and with

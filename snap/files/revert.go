@@ -19,6 +19,7 @@ var _ snap.Reverter = (*Driver)(nil)
 type reverting struct {
 	d      *Driver
 	base   *manifest.Manifest
+	tracks map[string]*journal.Track // by path: what the writes did to it
 	force  bool
 	merger *merge.Merger
 	to     map[string]*manifest.Entry // paths that change, with their new entries; nil means removed
@@ -26,6 +27,7 @@ type reverting struct {
 	left   map[string]snap.ConflictReason
 	since  map[string]snap.Hash             // by path: the state of the journal from which the entry in to comes
 	states map[snap.Hash]*manifest.Manifest // manifests that were read
+	known  map[string]bool                  // by folder: whether it is a git repository
 }
 
 // PrepareRevert prepares the revert of writes. Hard links of files that it writes are not restored.
@@ -45,10 +47,10 @@ func (d *Driver) PrepareRevert(ctx context.Context, req snap.RevertRequest) (sna
 	if err != nil {
 		return nil, none, workspace.Wrap(errs.Failed, op, err)
 	}
-	r := &reverting{d: d, base: base, force: req.Force, merger: merge.New(d.cfg.Store, b, d.applier.FileOwner(base.Root.Uid)),
+	r := &reverting{d: d, base: base, tracks: tracks, force: req.Force, merger: merge.New(d.cfg.Store, b, d.applier.FileOwner(base.Root.Uid)),
 		to: map[string]*manifest.Entry{}, merged: map[string]bool{}, left: map[string]snap.ConflictReason{},
-		since: map[string]snap.Hash{}, states: map[snap.Hash]*manifest.Manifest{}}
-	if err := r.all(ctx, tracks); err != nil {
+		since: map[string]snap.Hash{}, states: map[snap.Hash]*manifest.Manifest{}, known: map[string]bool{}}
+	if err := r.all(ctx); err != nil {
 		return nil, none, workspace.Wrap(errs.Failed, op, err)
 	}
 	how := r.outcome()
@@ -73,14 +75,17 @@ func (d *Driver) PrepareRevert(ctx context.Context, req snap.RevertRequest) (sna
 }
 
 // all computes the new entries of all paths.
-func (r *reverting) all(ctx context.Context, tracks map[string]*journal.Track) error {
-	for _, p := range relpath.SortedKeys(tracks) {
+func (r *reverting) all(ctx context.Context) error {
+	for _, p := range relpath.SortedKeys(r.tracks) {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if err := r.path(p, tracks[p]); err != nil {
+		if err := r.path(p, r.tracks[p]); err != nil {
 			return err
 		}
+	}
+	if err := r.repositories(ctx); err != nil {
+		return err
 	}
 	return r.fit(ctx)
 }
@@ -145,17 +150,19 @@ func (r *reverting) fit(ctx context.Context) error {
 		paths := relpath.SortedKeys(r.to)
 		n := len(paths)
 		for _, p := range paths {
-			why, err := r.misfit(p, r.to[p])
+			e, goes := r.to[p]
+			if !goes { // its repository is left alone
+				continue
+			}
+			why, err := r.misfit(p, e)
 			if err == nil && why == "" {
-				why, err = r.exposes(ctx, p, r.to[p])
+				why, err = r.exposes(ctx, p, e)
+			}
+			if err == nil && why != "" {
+				err = r.leave(p, why)
 			}
 			if err != nil {
 				return err
-			}
-			if why != "" {
-				delete(r.to, p)
-				delete(r.merged, p)
-				r.left[p] = why
 			}
 		}
 		if len(r.to) == n {

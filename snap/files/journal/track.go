@@ -23,6 +23,7 @@ type Track struct {
 type Run struct {
 	Before, After *manifest.Entry
 	Since         snap.Hash // the link of the journal, or the manifest, that has the state before them
+	Seq           uint64    // the number of the link that has the first of them
 }
 
 // tracer follows paths through the journal. wanted has the writes to trace.
@@ -103,7 +104,7 @@ func (t *tracer) record(k *Track, l *link, r *Record) error {
 				return err
 			}
 		}
-		k.Runs, k.open = append(k.Runs, Run{before, r.After, l.prev}), true
+		k.Runs, k.open = append(k.Runs, Run{before, r.After, l.prev, l.seq}), true
 	}
 	return nil
 }
