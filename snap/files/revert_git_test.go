@@ -201,3 +201,24 @@ func TestRevertRepositoryTwice(t *testing.T) {
 	}
 	wholeRepository(t, f.dir)
 }
+
+// TestRevertRepositoryWithoutPlace has others put a file where a folder with a repository was: the repository is one conflict.
+func TestRevertRepositoryWithoutPlace(t *testing.T) {
+	testkit.Need(t, "git")
+	f := newFollowed(t)
+	mustGit(t, f.dir, "init", "-q", "-b", "main", "sub")
+	commitFile(t, f.dir+"/sub", "x", "x")
+	before := gitState(t, f.dir+"/sub")
+	w := f.during(t, func() { must(t, os.RemoveAll(f.dir+"/sub")) })
+	write(t, f.dir+"/sub", "in the way")
+	how := f.revert(t, false, w)
+	want := []snap.Conflict{{Path: "sub", Why: snap.Replaced}, {Path: "sub/.git", Why: snap.Repository}, {Path: "sub/x", Why: snap.NoParent}}
+	if !slices.Equal(how.Left, want) {
+		t.Errorf("left alone: %v, want %v", how.Left, want)
+	}
+	if how := f.revert(t, true, w); len(how.Left) > 0 {
+		t.Errorf("forced, and left alone: %v", how.Left)
+	}
+	wholeRepository(t, f.dir+"/sub")
+	same(t, "git's state", strings.Split(gitState(t, f.dir+"/sub"), "\n"), strings.Split(before, "\n"))
+}
