@@ -478,3 +478,40 @@ func TestNewFolderWithExcluded(t *testing.T) {
 		t.Error("the way forward lacks the page")
 	}
 }
+
+// TestExcludedThen: what was excluded at the checkpoint, and a database that was the app's then, stay at a rollback although they are ordinary files
+// now: the checkpoint could not have them. The receipt says so, and not that they were made since.
+func TestExcludedThen(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	d := w.open(t)
+	defer w.close(t, d)
+	if _, err := d.SetApp(t.Context(), root, "shop", ipc.AppChange{Exclude: &[]string{".env", "uploads/"}}); err != nil {
+		t.Fatal(err)
+	}
+	sh(t, `cd "$1" && mkdir uploads && echo secret >.env && echo photo >uploads/p`, w.ws())
+	cp := create(t, d)
+	if _, err := d.SetApp(t.Context(), root, "shop", ipc.AppChange{Exclude: &[]string{}, Databases: &[]ipc.Database{}}); err != nil {
+		t.Fatal(err)
+	}
+	db := read(t, w.ws(), "shop.db")
+	sh(t, `cd "$1" && echo new >page`, w.ws())
+	dry := goBack(t, d, cp, ipc.RollbackRequest{DryRun: true})
+	res := goBack(t, d, cp, ipc.RollbackRequest{})
+	if dry.ChangesTotal != 1 || res.ChangesTotal != 1 || res.ChangesReverted[0].Path != "page" {
+		t.Errorf("foreseen %+v, done %+v", dry.ChangesReverted, res.ChangesReverted)
+	}
+	if v := res.Verification; v == nil || !v.Layers["files"].Match || !strings.Contains(strings.Join(res.Warnings, "\n"), "/.env and 2 more stay as they are") {
+		t.Errorf("%+v, %q", v, res.Warnings)
+	}
+	if read(t, w.ws(), ".env") != "secret\n" || read(t, w.ws(), "uploads/p") != "photo\n" || read(t, w.ws(), "shop.db") != db {
+		t.Error("what the checkpoint could not have is not as it was")
+	}
+	if _, err := os.Stat(filepath.Join(w.ws(), "page")); !os.IsNotExist(err) {
+		t.Errorf("what was made since: %v", err)
+	}
+	goBack(t, d, ipc.Redo, ipc.RollbackRequest{})
+	if read(t, w.ws(), "page") != "new\n" || read(t, w.ws(), ".env") != "secret\n" {
+		t.Error("the way forward lacks something")
+	}
+}

@@ -67,7 +67,7 @@ func (d *Driver) capture(ctx context.Context, op, root string, req snap.CaptureR
 	if len(warnings) > maxWarnings {
 		warnings = append(warnings[:maxWarnings], "And more of the kind.")
 	}
-	about := meta{Created: created, Quiesced: req.Quiesced, Warnings: warnings, Files: v.Files, Rules: d.ws.Exclude.Hash(), Place: v.Mark}
+	about := withRules(d, meta{Created: created, Quiesced: req.Quiesced, Warnings: warnings, Files: v.Files, Place: v.Mark})
 	r, err := about.root(root, v.Hash)
 	if err == nil {
 		err = ctx.Err()
@@ -132,6 +132,9 @@ func (d *Driver) captureAt(op string, req snap.CaptureRequest) (snap.Snapshot, e
 		return snap.Snapshot{}, workspace.Wrap(errs.Failed, op, err)
 	}
 	about := meta{Created: time.Now().UTC(), Quiesced: req.Quiesced, Rules: epoch.Rules, Mark: req.At}
+	if epoch.Rules == d.ws.Exclude.Hash() { // of an earlier epoch only the hash is known
+		about = withRules(d, about)
+	}
 	b := d.cfg.Store.Begin()
 	defer b.Discard()
 	r, err := about.root(d.rootName(req.ID), at)

@@ -27,7 +27,7 @@ func (d *Driver) Diff(ctx context.Context, from, to snap.SnapshotID, paths []str
 	}
 	b := d.cfg.Store.Begin()
 	defer b.Discard()
-	side := func(id snap.SnapshotID) (*manifest.Manifest, error) {
+	side := func(id snap.SnapshotID, other *manifest.Manifest) (*manifest.Manifest, error) {
 		if id == "" {
 			v, err := d.present(ctx, op, b, sc)
 			if err != nil {
@@ -35,13 +35,14 @@ func (d *Driver) Diff(ctx context.Context, from, to snap.SnapshotID, paths []str
 			}
 			return v.Manifest, nil
 		}
-		return d.stored(ctx, op, id)
+		m, _, err := storedOver(ctx, d, op, id, other)
+		return m, err
 	}
-	old, err := side(from)
+	new, err := side(to, nil)
 	if err != nil {
 		return nil, err
 	}
-	new, err := side(to)
+	old, err := side(from, new) // what from could not have was not created since
 	if err != nil {
 		return nil, err
 	}

@@ -28,17 +28,17 @@ func (d *Driver) PrepareScoped(ctx context.Context, req snap.RestoreRequest, pat
 	if err != nil {
 		return nil, err
 	}
-	base, target, err := d.ends(ctx, op, req.Base, req.Target)
+	base, target, stays, err := d.ends(ctx, op, req.Base, req.Target)
 	if err != nil {
 		return nil, err
 	}
 	b := d.cfg.Store.Begin()
 	defer b.Discard()
-	return d.prepare(ctx, op, req.ID, base, target, sc, b)
+	return d.prepare(ctx, op, req.ID, base, target, sc, b, staysNotes(d, stays, sc))
 }
 
-// prepare prepares the change from base to target. b has the contents that are new in target.
-func (d *Driver) prepare(ctx context.Context, op string, id snap.RestoreID, base, target *manifest.Manifest, sc relpath.Scope, b *cas.Batch) (snap.Switch, error) {
+// prepare prepares the change from base to target. b has the contents that are new in target. notes are for the receipt.
+func (d *Driver) prepare(ctx context.Context, op string, id snap.RestoreID, base, target *manifest.Manifest, sc relpath.Scope, b *cas.Batch, notes []string) (snap.Switch, error) {
 	deltas, err := d.compare(ctx, base, target, sc)
 	if err == nil {
 		err = d.applier.Check(ctx, op, deltas, base, target, sc)
@@ -46,7 +46,7 @@ func (d *Driver) prepare(ctx context.Context, op string, id snap.RestoreID, base
 	if err != nil {
 		return nil, workspace.Wrap(errs.Failed, op, err)
 	}
-	p := &plan{Version: planVersion, State: prepared, Base: manifest.HexHash(base.Hash), Target: manifest.HexHash(target.Hash)}
+	p := &plan{Version: planVersion, State: prepared, Base: manifest.HexHash(base.Hash), Target: manifest.HexHash(target.Hash), Notes: notes}
 	for _, s := range sc {
 		p.Scope = append(p.Scope, []byte(s))
 	}
@@ -65,8 +65,7 @@ func (d *Driver) Precheck(ctx context.Context, target snap.SnapshotID, paths []s
 	if err != nil {
 		return err
 	}
-	to, err := d.stored(ctx, op, target)
-	if err != nil {
+	if _, _, err := d.root(op, target); err != nil {
 		return err
 	}
 	b := d.cfg.Store.Begin()
@@ -74,6 +73,10 @@ func (d *Driver) Precheck(ctx context.Context, target snap.SnapshotID, paths []s
 	now, err := d.read(ctx, op, b, sc, follow.CheckNames, nil, nil) // Prepare is given a capture that has looked at everything
 	if err != nil {
 		return d.Verify(ctx, target, snap.Quick)
+	}
+	to, _, err := storedOver(ctx, d, op, target, now.Manifest)
+	if err != nil {
+		return err
 	}
 	deltas, err := d.compare(ctx, now.Manifest, to, sc)
 	fileOwner := d.applier.FileOwner(now.Root.Uid)
@@ -112,19 +115,20 @@ func (d *Driver) record(ctx context.Context, id snap.RestoreID, p *plan, base, t
 	return d.cfg.Failpoint.At("switch planned")
 }
 
-// ends returns the manifests of base and target, with the present rules of exclusion.
+// ends returns the manifests of base and target, with the present rules of exclusion, and the paths that stay because target could not
+// have them.
 //
 // Most restores go from the present to a recent marker. Then neither manifest is computed from the beginning of its epoch: the
 // present one is in memory, and the marker's differs from it only in the paths that changed between the two.
-func (d *Driver) ends(ctx context.Context, op string, base, target snap.SnapshotID) (from, to *manifest.Manifest, err error) {
+func (d *Driver) ends(ctx context.Context, op string, base, target snap.SnapshotID) (from, to *manifest.Manifest, stays []string, err error) {
 	from, at, err := d.standing(ctx, op, base)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
 	if to, err = d.behind(ctx, op, target, from, at); err == nil && to == nil {
-		to, err = d.stored(ctx, op, target)
+		to, stays, err = storedOver(ctx, d, op, target, from)
 	}
-	return from, to, err
+	return from, to, stays, err
 }
 
 // standing returns a snapshot's manifest with the present rules of exclusion, and its position in the journal, "" if it has

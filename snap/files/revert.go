@@ -66,7 +66,7 @@ func (d *Driver) PrepareRevert(ctx context.Context, req snap.RevertRequest) (sna
 	if err != nil {
 		return nil, none, err
 	}
-	sw, err := d.prepare(ctx, op, req.ID, base, target, sc, b)
+	sw, err := d.prepare(ctx, op, req.ID, base, target, sc, b, nil)
 	if err != nil {
 		return nil, none, err
 	}

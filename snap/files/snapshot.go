@@ -8,10 +8,8 @@ import (
 	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
-	"mulligan/snap/files/inode"
 	"mulligan/snap/files/journal"
 	"mulligan/snap/files/manifest"
-	"mulligan/snap/files/relpath"
 	"mulligan/snap/files/workspace"
 )
 
@@ -22,6 +20,8 @@ type meta struct {
 	Warnings []string
 	Files    int64
 	Rules    manifest.HexHash // hash of the rules of exclusion
+	Exclude  []string         `json:",omitempty"` // the rules themselves, see rulesOf
+	Skip     []string         `json:",omitempty"`
 	Mark     snap.Mark        `json:",omitempty"` // set for a marker, whose root is a link of the journal
 	Place    snap.Mark        `json:",omitempty"` // of another snapshot: the journal's mark at that time, if the journal was written
 }
@@ -89,58 +89,6 @@ func (d *Driver) Delete(ctx context.Context, id snap.SnapshotID) error {
 		err = d.follower.LetGo(ctx)
 	}
 	return workspace.Wrap(errs.Failed, op, err)
-}
-
-// stored returns a snapshot's manifest with the present rules of exclusion. If the snapshot was captured with other rules, the
-// manifest is computed again without the paths that are excluded now.
-func (d *Driver) stored(ctx context.Context, op string, id snap.SnapshotID) (*manifest.Manifest, error) {
-	r, about, err := d.root(op, id)
-	if err != nil {
-		return nil, err
-	}
-	m, err := journal.Resolve(ctx, d.cfg.Store, r.Hash)
-	if err != nil || about.Rules == d.ws.Exclude.Hash() {
-		return m, workspace.Wrap(errs.Corrupt, op, err)
-	}
-	n, err := without(ctx, m, d.ws.Exclude)
-	if err == nil {
-		m, err = manifest.SealTree(n, d.cfg.Store, nil)
-	}
-	return m, workspace.Wrap(errs.Failed, op, err)
-}
-
-// without loads m into memory, without the paths that x excludes.
-func without(ctx context.Context, m *manifest.Manifest, x *workspace.Rules) (*manifest.Node, error) {
-	var load func(e manifest.Entry, path string) (*manifest.Node, error)
-	load = func(e manifest.Entry, path string) (*manifest.Node, error) {
-		n := &manifest.Node{Entry: e, LinkKey: e.Group()}
-		if !e.IsDir() {
-			return n, ctx.Err()
-		}
-		n.Loose = x.Loose[path]
-		if n.Loose {
-			n.Mtime = inode.Time{}
-		}
-		entries, err := m.Folder(e.Hash)
-		if err != nil {
-			return nil, err
-		}
-		var kids []*manifest.Node
-		for _, k := range entries {
-			p := relpath.Join(path, k.Name)
-			if x.Excludes(p, k.Kind() == manifest.DirKind) {
-				continue
-			}
-			kid, err := load(k, p)
-			if err != nil {
-				return nil, err
-			}
-			kids = append(kids, kid)
-		}
-		n.SetChildren(kids)
-		return n, nil
-	}
-	return load(m.Root, ".")
 }
 
 // tidy replaces markers whose epoch was trimmed by ordinary snapshots. Until then, each of them keeps a part of the journal,

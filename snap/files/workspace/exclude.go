@@ -18,7 +18,8 @@ type Rules struct {
 	print string            // identifies the configuration
 }
 
-func newExcluder(patterns, skip []string) *Rules {
+// NewRules returns the rules that exclude what patterns (gitignore syntax) match, and the paths in skip.
+func NewRules(patterns, skip []string) *Rules {
 	x := &Rules{skip: map[string]bool{}, Loose: map[string]bool{}}
 	var ps []gitignore.Pattern
 	for _, p := range patterns {

@@ -27,7 +27,7 @@ type Workspace struct {
 // New returns the workspace dir, without the paths that patterns (gitignore syntax) exclude and the paths in skip. Every
 // operation opens the folder and checks its owner again.
 func New(dir, stateDir string, owner int, patterns, skip []string) (*Workspace, error) {
-	w := &Workspace{Dir: dir, stateDir: stateDir, owner: owner, Exclude: newExcluder(patterns, skip)}
+	w := &Workspace{Dir: dir, stateDir: stateDir, owner: owner, Exclude: NewRules(patterns, skip)}
 	return w, w.noteLocation()
 }
 
