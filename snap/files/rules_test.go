@@ -45,6 +45,14 @@ func TestExcludedThen(t *testing.T) {
 			f.stop()
 			return id
 		},
+		"an imported snapshot": func(t *testing.T, f *followed) snap.SnapshotID {
+			p, release, err := f.Export(t.Context(), f.capture(t).ID)
+			must(t, err)
+			defer release()
+			s, err := f.Import(t.Context(), p, "fs-imported")
+			must(t, err)
+			return s.ID
+		},
 	} {
 		t.Run(what, func(t *testing.T) {
 			f := &followed{site: excludedThen(t)}
