@@ -108,6 +108,42 @@ func TestFullDiskOfTheWorkspace(t *testing.T) {
 	}
 }
 
+// TestFullDiskOfTheState: where the state folder has a disk of its own, which is full, nothing in the workspace makes room. No command that deletes it is
+// named, and none deletes it.
+func TestFullDiskOfTheState(t *testing.T) {
+	t.Parallel()
+	testkit.Need(t, "root")
+	w := newWorld(t, nil)
+	check(t, os.RemoveAll(w.state()))
+	smallDisk(t, w.state(), "24m")
+	d := w.open(t)
+	defer w.close(t, d)
+	ws := workspace(t)
+	write(t, ws, "page", "before")
+	_, err := d.AddApp(t.Context(), root, ipc.App{Slug: "plain", Workspace: ws})
+	check(t, err)
+	cp, err := d.Create(t.Context(), root, "plain", ipc.CreateRequest{Pinned: true})
+	check(t, err)
+	write(t, ws, "page", "after")
+	write(t, ws, "new", strings.Repeat("x", 1<<20))
+	sh(t, `cat /dev/zero >"$1" 2>/dev/null || test -s "$1"`, filepath.Join(w.state(), "fill"))
+	for _, discard := range [][]string{nil, {"new"}} {
+		_, err := d.Rollback(t.Context(), root, "plain", cp.ID, ipc.RollbackRequest{Discard: discard}, nil)
+		if err == nil || strings.Contains(errs.HintOf(err), "--discard") {
+			t.Errorf("discard %q: %v, %q", discard, err, errs.HintOf(err))
+		}
+		if got := read(t, ws, "new"); len(got) != 1<<20 || read(t, ws, "page") != "after" {
+			t.Errorf("discard %q changed the workspace", discard)
+		}
+	}
+	check(t, os.Remove(filepath.Join(w.state(), "fill")))
+	_, err = d.Rollback(t.Context(), root, "plain", cp.ID, ipc.RollbackRequest{}, nil)
+	check(t, err)
+	if read(t, ws, "page") != "before" {
+		t.Error("the rollback did not go back")
+	}
+}
+
 // pid is the program's, as far as the daemon wrote it down.
 func (w world) pid(t *testing.T) string {
 	t.Helper()

@@ -52,9 +52,13 @@ func (r *Records) GiveBallast() {
 // errNoRoom is wrapped by the error of a disk that lacks space for an operation.
 var errNoRoom = errors.New("no space")
 
+// NoRoom reports whether err is that of a full disk.
 func NoRoom(err error) bool {
-	return errors.Is(err, errNoRoom) || errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT)
+	return StateFull(err) || errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT)
 }
+
+// StateFull reports whether err is that of HasFree: the disk of the state folder is full.
+func StateFull(err error) bool { return errors.Is(err, errNoRoom) }
 
 // Reserve returns the number of bytes that the daemon's own records may need.
 const Reserve = 4 << 20

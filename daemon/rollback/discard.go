@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mulligan/daemon/app"
+	"mulligan/daemon/records"
 	"mulligan/errs"
 	"mulligan/ipc"
 	"mulligan/snap"
@@ -145,6 +146,9 @@ func (d *Service) discard(ctx context.Context, who ipc.Caller, a *app.App, id ip
 				WithHint("leave out --discard, or name what is to be deleted for good")
 		}
 		doomed[p] = list
+	}
+	if err := d.store.HasFree(ctx, records.Reserve); err != nil && !r.hints.onStateDisk() { // they would be deleted in vain
+		return err
 	}
 	for _, p := range req.Discard {
 		var err error

@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"mulligan/daemon/app"
 	"mulligan/daemon/layer"
 	"mulligan/daemon/records"
@@ -107,7 +109,7 @@ func (h *hints) orNoStart(err error) error {
 // orDiscard adds to the error of a full disk the command that makes room. Other errors are returned as
 // they are.
 func (h *hints) orDiscard(ctx context.Context, err error) error {
-	if !records.NoRoom(err) || !h.goal.narrows() || len(h.req.Discard) > 0 {
+	if !records.NoRoom(err) || !h.goal.narrows() || len(h.req.Discard) > 0 || records.StateFull(err) && !h.onStateDisk() {
 		return err
 	}
 	list, walkErr := h.madeSince(ctx, ".")
@@ -121,6 +123,18 @@ func (h *hints) orDiscard(ctx context.Context, err error) error {
 	}
 	hint := fmt.Sprintf("`%s` first deletes for good what was made there since, %d MB", h.command(words...), size>>20)
 	return hinted(err, hint)
+}
+
+// onStateDisk reports whether the workspace is on the disk of the daemon's state folder, so that files which are deleted there make room
+// for records. Subvolumes of btrfs have different device numbers and the same room.
+func (h *hints) onStateDisk() bool {
+	var is, state unix.Stat_t
+	if unix.Stat(h.a.Rec().Workspace, &is) != nil || unix.Stat(h.parts.opt.StateDir, &state) != nil || is.Dev == state.Dev {
+		return true
+	}
+	var a, b unix.Statfs_t
+	return unix.Statfs(h.a.Rec().Workspace, &a) == nil && unix.Statfs(h.parts.opt.StateDir, &b) == nil &&
+		a.Type == unix.BTRFS_SUPER_MAGIC && b.Type == a.Type && a.Blocks == b.Blocks
 }
 
 // madeSince lists the files at and below a path of the workspace that the target does not have.
