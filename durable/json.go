@@ -3,9 +3,12 @@ package durable
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"hash/crc32"
 	"os"
+
+	"golang.org/x/sys/unix"
 
 	"mulligan/errs"
 )
@@ -45,3 +48,6 @@ func ReadJSON(path string, v any) error {
 	}
 	return nil
 }
+
+// Damaged reports whether an error of ReadJSON says that the content of the file is lost: its checksum is another one, or the disk cannot read it.
+func Damaged(err error) bool { return errs.KindOf(err) == errs.Corrupt || errors.Is(err, unix.EIO) }

@@ -12,8 +12,6 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/client"
-	"golang.org/x/sys/unix"
-
 	"mulligan/durable"
 	"mulligan/errs"
 )
@@ -221,7 +219,7 @@ func (p *Project) thaw(ctx context.Context) error {
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
-	if errs.KindOf(err) == errs.Corrupt || errors.Is(err, unix.EIO) {
+	if durable.Damaged(err) {
 		names, err = p.paused(ctx) // one that somebody else has paused goes on, too: else one that mulligan has paused would not
 	}
 	if err != nil {

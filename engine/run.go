@@ -14,8 +14,6 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/client"
-	"golang.org/x/sys/unix"
-
 	"mulligan/durable"
 	"mulligan/errs"
 )
@@ -38,7 +36,7 @@ func (p *Project) readNote() (n note, err error) {
 	switch err := durable.ReadJSON(p.noteFile(), &n); {
 	case errors.Is(err, os.ErrNotExist):
 		return note{}, nil
-	case errs.KindOf(err) == errs.Corrupt, errors.Is(err, unix.EIO):
+	case durable.Damaged(err):
 		return note{damaged: true}, nil
 	default:
 		return n, errs.Wrap(errs.Failed, "read which containers ran", err)

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"os"
 
-	"golang.org/x/sys/unix"
-
 	"mulligan/durable"
 	"mulligan/errs"
 	"mulligan/snap/disk"
@@ -137,7 +135,7 @@ func (m *Machine) remembered() (was wasUp, err error) {
 	switch err := durable.ReadJSON(m.note, &was); {
 	case errors.Is(err, os.ErrNotExist):
 		return wasUp{}, nil
-	case errs.KindOf(err) == errs.Corrupt, errors.Is(err, unix.EIO):
+	case durable.Damaged(err):
 		return wasUp{VM: true, Host: true}, nil
 	default:
 		return was, errs.Wrap(errs.Failed, "read what ran", err)

@@ -46,7 +46,7 @@ func (p *Process) load() (rec record, err error) {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return record{}, nil
-	case errs.KindOf(err) == errs.Corrupt, errors.Is(err, unix.EIO):
+	case durable.Damaged(err):
 		return p.found()
 	case err != nil:
 		return record{}, err
@@ -66,12 +66,12 @@ func (p *Process) found() (rec record, err error) {
 		return record{}, err
 	}
 	uid := p.cfg.Owner.UID
-	if uid < 0 {
+	if p.cfg.Owner.IsSelf() {
 		uid = os.Geteuid()
 	}
-	var newest uint64
+	ours, newest := runPrefix(p.cfg.StateDir), uint64(0)
 	for _, q := range list {
-		if run := q.run(); strings.HasPrefix(run, runPrefix(p.cfg.StateDir)) && q.Start >= newest && q.of(uid) {
+		if run := q.run(); strings.HasPrefix(run, ours) && q.Start >= newest && q.of(uid) {
 			rec, newest = record{Run: run, Boot: boot, Up: true, Since: time.Now()}, q.Start
 		}
 	}
