@@ -29,7 +29,9 @@ var errSilent = errors.New("it accepts connections, and does not answer in time"
 type bounded struct {
 	*http.Transport
 	patience time.Duration
-	silent   atomic.Pointer[time.Time] // until then, the engine is taken for silent and not asked: the client asks more than once for an answer
+	// silent is set when the engine did not answer in time. Until then it is not asked again: for one answer, the client of the API asks up to three
+	// times, and would wait as often.
+	silent atomic.Pointer[time.Time]
 }
 
 var _ http.RoundTripper = (*bounded)(nil)

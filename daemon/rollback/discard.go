@@ -147,8 +147,10 @@ func (d *Service) discard(ctx context.Context, who ipc.Caller, a *app.App, id ip
 		}
 		doomed[p] = list
 	}
-	if err := d.store.HasFree(ctx, records.Reserve); err != nil && !r.hints.onStateDisk() { // they would be deleted in vain
-		return err
+	if !r.hints.onStateDisk() { // where the state's own disk is full, they would be deleted in vain
+		if err := d.store.HasFree(ctx, records.Reserve); err != nil {
+			return err
+		}
 	}
 	for _, p := range req.Discard {
 		var err error

@@ -174,6 +174,7 @@ func (h *Job) removeAll() error {
 		if err := h.ctx.Err(); err != nil {
 			return err
 		}
+		// The live state has nothing here, also where a folder is that is excluded: a pattern may be for folders only.
 		if d.Old == nil && h.p.Walker.Workspace.Exclude.Excludes(d.Path, true) {
 			if n, _, err := h.look(d.Path); err == nil && n != nil && n.IsDir() {
 				h.stays[d.Path] = true
