@@ -94,11 +94,7 @@ func (c *containersOfApp) checkLeft(t *testing.T) {
 // forks that are mounted over one copy; or "docker" or "podman" for a compose project.
 func newForkRound(t *testing.T, kind string) *forkRound {
 	t.Helper()
-	dir, err := os.MkdirTemp("/var/tmp", "mt")
-	check(t, err)
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	w := world{dir: dir}
-	check(t, os.Mkdir(w.ws(), 0o755))
+	w := forkWorld(t)
 	app := ipc.App{Slug: "shop", Workspace: w.ws(), Databases: []ipc.Database{{Name: "shop", Driver: "sqlite", DSN: "shop.db"}}}
 	switch kind {
 	case "cluster":

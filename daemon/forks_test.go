@@ -22,11 +22,7 @@ import (
 func testBisectForks(t *testing.T) {
 	t.Parallel()
 	testkit.Need(t, "root") // the forks have namespaces
-	dir, err := os.MkdirTemp("/var/tmp", "mt")
-	check(t, err)
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	w := world{dir: dir}
-	check(t, os.Mkdir(w.ws(), 0o755))
+	w := forkWorld(t)
 	var made, cleared, failAt int
 	opt := w.options()
 	opt.Failpoint = func(step string) error {
@@ -44,7 +40,7 @@ func testBisectForks(t *testing.T) {
 	defer w.close(t, d)
 	all := ipc.DefaultRetention()
 	all.KeepLast = 100
-	_, err = d.AddApp(t.Context(), root, ipc.App{Slug: "shop", Workspace: w.ws(), Retention: all})
+	_, err := d.AddApp(t.Context(), root, ipc.App{Slug: "shop", Workspace: w.ws(), Retention: all})
 	check(t, err)
 	r := testkit.Rand(t)
 	const last = 20
@@ -84,11 +80,7 @@ func testBisectForks(t *testing.T) {
 func testForksPartly(t *testing.T) {
 	t.Parallel()
 	testkit.Need(t, "root")
-	dir, err := os.MkdirTemp("/var/tmp", "mt")
-	check(t, err)
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	w := world{dir: dir}
-	check(t, os.Mkdir(w.ws(), 0o755))
+	w := forkWorld(t)
 	check(t, os.WriteFile(filepath.Join(w.ws(), "n"), []byte("here"), 0o644))
 	var mu sync.Mutex // the forks are made beside each other
 	made := 0
@@ -105,7 +97,7 @@ func testForksPartly(t *testing.T) {
 	}
 	d := w.openAs(t, opt)
 	defer w.close(t, d)
-	_, err = d.AddApp(t.Context(), root, ipc.App{Slug: "shop", Workspace: w.ws(), Run: []string{"sh", "-c", "exec sleep 100000"}})
+	_, err := d.AddApp(t.Context(), root, ipc.App{Slug: "shop", Workspace: w.ws(), Run: []string{"sh", "-c", "exec sleep 100000"}})
 	check(t, err)
 	list, err := d.Fork(t.Context(), root, "shop", ipc.ForkRequest{Count: 5})
 	if err == nil || !strings.Contains(err.Error(), "the test says so") || made != 5 {
@@ -116,7 +108,7 @@ func testForksPartly(t *testing.T) {
 	if len(list.Forks) != 4 || len(all.Forks) != 4 {
 		t.Errorf("the answer has %d forks, and there are %d", len(list.Forks), len(all.Forks))
 	}
-	folders, err := filepath.Glob(filepath.Join(dir, "shop-forks", "[0-9]*"))
+	folders, err := filepath.Glob(filepath.Join(w.dir, "shop-forks", "[0-9]*"))
 	check(t, err)
 	if len(folders) != 4 {
 		t.Errorf("there are the folders %v", folders)
@@ -135,12 +127,8 @@ func testForksPartly(t *testing.T) {
 func testForkSetWhileMade(t *testing.T) {
 	t.Parallel()
 	testkit.Need(t, "root")
-	dir, err := os.MkdirTemp("/var/tmp", "mt")
-	check(t, err)
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	w := world{dir: dir}
-	check(t, os.Mkdir(w.ws(), 0o755))
-	in := filepath.Join(dir, "shop-forks", "1")
+	w := forkWorld(t)
+	in := filepath.Join(w.dir, "shop-forks", "1")
 	var d *daemon.Daemon
 	changed := make(chan error, 1)
 	next := []string{"sh", "-c", "exec sleep 100000"}
@@ -163,7 +151,7 @@ func testForkSetWhileMade(t *testing.T) {
 	d = w.openAs(t, opt)
 	defer func() { w.close(t, d) }()
 	slow := "trap 'touch asked; until [ -e may-end ]; do sleep 0.1; done; exit 0' TERM; touch ready; while :; do sleep 0.1; done"
-	_, err = d.AddApp(t.Context(), root, ipc.App{Slug: "shop", Workspace: w.ws(), Run: []string{"sh", "-c", slow}, Exclude: []string{"ready", "asked", "may-end"}})
+	_, err := d.AddApp(t.Context(), root, ipc.App{Slug: "shop", Workspace: w.ws(), Run: []string{"sh", "-c", slow}, Exclude: []string{"ready", "asked", "may-end"}})
 	check(t, err)
 	_, err = d.Fork(t.Context(), root, "shop", ipc.ForkRequest{})
 	check(t, err)
@@ -181,11 +169,7 @@ func testForkSetWhileMade(t *testing.T) {
 func testReceiptsOfKeep(t *testing.T) {
 	t.Parallel()
 	testkit.Need(t, "root")
-	dir, err := os.MkdirTemp("/var/tmp", "mt")
-	check(t, err)
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	w := world{dir: dir}
-	check(t, os.Mkdir(w.ws(), 0o755))
+	w := forkWorld(t)
 	var failAt atomic.Value
 	failAt.Store("")
 	opt := w.options()
@@ -198,7 +182,7 @@ func testReceiptsOfKeep(t *testing.T) {
 	d := w.openAs(t, opt)
 	defer w.close(t, d)
 	client := serveSocket(t, d)
-	_, err = client.AddApp(t.Context(), ipc.App{Slug: "shop", Workspace: w.ws()})
+	_, err := client.AddApp(t.Context(), ipc.App{Slug: "shop", Workspace: w.ws()})
 	check(t, err)
 	made, err := client.Fork(t.Context(), "shop", ipc.ForkRequest{Name: "tried"})
 	check(t, err)
@@ -226,11 +210,7 @@ func testReceiptsOfKeep(t *testing.T) {
 func testWrittenWhileKept(t *testing.T) {
 	t.Parallel()
 	testkit.Need(t, "root")
-	dir, err := os.MkdirTemp("/var/tmp", "mt")
-	check(t, err)
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	w := world{dir: dir}
-	check(t, os.Mkdir(w.ws(), 0o755))
+	w := forkWorld(t)
 	w.set(t, "zero")
 	var d *daemon.Daemon
 	var during atomic.Pointer[func()] // is called once while the app is switched
@@ -245,7 +225,7 @@ func testWrittenWhileKept(t *testing.T) {
 	}
 	d = w.openAs(t, opt)
 	defer func() { w.close(t, d) }()
-	_, err = d.AddApp(t.Context(), root, ipc.App{
+	_, err := d.AddApp(t.Context(), root, ipc.App{
 		Slug: "shop", Workspace: w.ws(), Run: []string{"sh", "-c", "exec sleep 100000"},
 		Databases: []ipc.Database{{Name: "shop", Driver: "sqlite", DSN: "shop.db"}},
 	})
@@ -299,15 +279,11 @@ func testWrittenWhileKept(t *testing.T) {
 func testKeepPart(t *testing.T) {
 	t.Parallel()
 	testkit.Need(t, "root")
-	dir, err := os.MkdirTemp("/var/tmp", "mt")
-	check(t, err)
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	w := world{dir: dir}
-	check(t, os.Mkdir(w.ws(), 0o755))
+	w := forkWorld(t)
 	w.set(t, "zero")
 	d := w.open(t)
 	defer w.close(t, d)
-	_, err = d.AddApp(t.Context(), root, ipc.App{
+	_, err := d.AddApp(t.Context(), root, ipc.App{
 		Slug: "shop", Workspace: w.ws(), Run: []string{"sh", "-c", "exec sleep 100000"},
 		Databases: []ipc.Database{{Name: "shop", Driver: "sqlite", DSN: "shop.db"}},
 	})

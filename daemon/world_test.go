@@ -108,6 +108,17 @@ func worldDir(t testing.TB) string {
 	return dir
 }
 
+// forkWorld returns a world with an empty workspace, on a disk whose folders forks see: not in memory, where worldDir may be.
+func forkWorld(t testing.TB) world {
+	t.Helper()
+	dir, err := os.MkdirTemp("/var/tmp", "mt")
+	check(t, err)
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	w := world{dir: dir}
+	check(t, os.Mkdir(w.ws(), 0o755))
+	return w
+}
+
 // database makes the world's Postgres database, which is dumped.
 func (w *world) database(t testing.TB, c *pgtest.Cluster) ipc.Database {
 	t.Helper()

@@ -245,22 +245,13 @@ func TestProject(t *testing.T) {
 
 		// A damaged note says that there was a stop: everything may have run.
 		must(t, p.Stop(ctx))
-		damage(t, filepath.Join(stateOf(p), "containers.json"))
+		testkit.Damage(t, filepath.Join(stateOf(p), "containers.json"))
 		must(t, p.Stop(ctx))
-		damage(t, filepath.Join(stateOf(p), "containers.json"))
+		testkit.Damage(t, filepath.Join(stateOf(p), "containers.json"))
 		must(t, p.StartAgain(ctx))
 		s.runs("shop-db-1", "shop-web-1", "shop-job-1")
 		must(t, p.StartAgain(ctx))
 	})
-}
-
-// damage changes a byte in the middle of a file.
-func damage(t *testing.T, path string) {
-	t.Helper()
-	text, err := os.ReadFile(path)
-	must(t, err)
-	text[len(text)/2] ^= 1
-	must(t, os.WriteFile(path, text, 0o600))
 }
 
 // TestStays leaves a container up that something else needs, and starts it if it has failed.

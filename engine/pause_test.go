@@ -72,7 +72,7 @@ func TestFreeze(t *testing.T) {
 
 		_, err = next.Freeze(ctx, "shop_rows") // by a process that dies now, and leaves a note that is damaged then
 		must(t, err)
-		damage(t, filepath.Join(stateOf(p), "paused.json"))
+		testkit.Damage(t, filepath.Join(stateOf(p), "paused.json"))
 		next = s.e.Project(engine.ProjectConfig{Unit: "compose:shop", Members: s.members(), StateDir: stateOf(p)})
 		must(t, next.Thaw(ctx))
 		paused("")

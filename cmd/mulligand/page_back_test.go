@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -10,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	cdpage "github.com/chromedp/cdproto/page"
 	"github.com/chromedp/chromedp"
 
 	"mulligan/ipc"
@@ -35,10 +33,7 @@ func testPageAfterBack(t *testing.T) {
 	a.d.must("create", "--app", "shop", "--notes", "good")
 	good := a.checkpoints()[0]
 	b := newBrowser(t)
-	b.do(chromedp.ActionFunc(func(ctx context.Context) error {
-		_, err := cdpage.AddScriptToEvaluateOnNewDocument(lastingNotices).Do(ctx)
-		return err
-	}))
+	b.runsFirst(lastingNotices)
 	link := ask[ipc.UILink](d, "ui", "--print")
 	leave := func(view string, choices func()) {
 		a.set(t, "broken")

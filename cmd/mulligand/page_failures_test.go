@@ -1,12 +1,10 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"testing"
 
 	"github.com/chromedp/cdproto/input"
-	cdpage "github.com/chromedp/cdproto/page"
 	"github.com/chromedp/chromedp"
 
 	"mulligan/ipc"
@@ -100,10 +98,8 @@ func testPageFailures(t *testing.T) {
 	a := newApp(t, d, 5)
 	a.create()
 	b := newBrowser(t)
-	b.do(chromedp.ActionFunc(func(ctx context.Context) error {
-		_, err := cdpage.AddScriptToEvaluateOnNewDocument(thousands + ";" + refusal).Do(ctx)
-		return err
-	}), chromedp.Navigate(ask[ipc.UILink](d, "ui", "--print").URL))
+	b.runsFirst(thousands + ";" + refusal)
+	b.do(chromedp.Navigate(ask[ipc.UILink](d, "ui", "--print").URL))
 	b.see(".cp .note", "note 3000")
 	rows := func(n int) {
 		b.t.Helper()

@@ -173,10 +173,8 @@ func testPageOfThousands(t *testing.T) {
 	d := startDaemon(t)
 	newApp(t, d, 5).create()
 	b := newBrowser(t)
-	b.do(chromedp.ActionFunc(func(ctx context.Context) error {
-		_, err := cdpage.AddScriptToEvaluateOnNewDocument(thousands).Do(ctx)
-		return err
-	}), chromedp.Navigate(ask[ipc.UILink](d, "ui", "--print").URL))
+	b.runsFirst(thousands)
+	b.do(chromedp.Navigate(ask[ipc.UILink](d, "ui", "--print").URL))
 	b.see(".cp .note", "note 3000")
 	b.until("a page of rows", `document.querySelectorAll(".cp").length === 200`)
 	b.looksRight("thousands")
@@ -258,10 +256,8 @@ func testPageLateAnswers(t *testing.T) {
 	a := newApp(t, d, 5)
 	a.create()
 	b := newBrowser(t)
-	b.do(chromedp.ActionFunc(func(ctx context.Context) error {
-		_, err := cdpage.AddScriptToEvaluateOnNewDocument(thousands).Do(ctx)
-		return err
-	}), chromedp.Navigate(ask[ipc.UILink](d, "ui", "--print").URL))
+	b.runsFirst(thousands)
+	b.do(chromedp.Navigate(ask[ipc.UILink](d, "ui", "--print").URL))
 	b.see(".cp .note", "note 3000")
 	for i, step := range []struct{ first, second, next, focus string }{
 		{"newest", "older", "note 2800", ""},

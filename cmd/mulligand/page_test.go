@@ -320,6 +320,15 @@ func (b *browser) do(actions ...chromedp.Action) {
 	}
 }
 
+// runsFirst has the browser run a script in each page before the page's own.
+func (b *browser) runsFirst(script string) {
+	b.t.Helper()
+	b.do(chromedp.ActionFunc(func(ctx context.Context) error {
+		_, err := cdpage.AddScriptToEvaluateOnNewDocument(script).Do(ctx)
+		return err
+	}))
+}
+
 // until waits until the JavaScript expression is true. While the browser goes
 // from one page to another, nothing can be asked.
 func (b *browser) until(what, expression string) {

@@ -602,16 +602,10 @@ func TestCrashBetween(t *testing.T) {
 		}
 		must(t, real.signal(unix.SIGKILL))
 	})
-	damage := func(t *testing.T, dir string) {
-		text, err := os.ReadFile(dir + "/run.json")
-		must(t, err)
-		text[len(text)/2] ^= 1
-		must(t, os.WriteFile(dir+"/run.json", text, 0o600))
-	}
 	t.Run("damaged record", func(t *testing.T) {
 		dir := t.TempDir()
 		pid := killedDaemon(t, dir, text)
-		damage(t, dir)
+		testkit.Damage(t, dir+"/run.json")
 		p := supervise(t, script(dir, text))
 		if st := state(t, p); st.MainPID != pid || !st.Running() {
 			t.Errorf("not found: %+v", st)
@@ -624,11 +618,11 @@ func TestCrashBetween(t *testing.T) {
 	t.Run("damaged record of nothing that runs", func(t *testing.T) {
 		dir := t.TempDir()
 		pid := killedDaemon(t, dir, text)
-		damage(t, dir)
+		testkit.Damage(t, dir+"/run.json")
 		p := supervise(t, script(dir, text))
 		must(t, p.Stop(t.Context()))
 		must(t, p.Close())
-		damage(t, dir)
+		testkit.Damage(t, dir+"/run.json")
 		testkit.Need(t, "root")
 		forged := exec.Command("sleep", "1000")
 		forged.Env = []string{marker + "=" + runPrefix(dir) + "forged"}

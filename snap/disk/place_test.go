@@ -3,11 +3,11 @@
 package disk
 
 import (
-	"os"
 	"slices"
 	"testing"
 
 	"mulligan/snap/disk/layertree"
+	"mulligan/testkit"
 )
 
 // TestDamagedPlaces reads where the disks are while libvirt is away and the record of that is damaged: the tree of the layers has it, too.
@@ -43,14 +43,7 @@ func TestDamagedPlaces(t *testing.T) {
 	if list := places(); !slices.Contains(list, "/nvram/shop") || !slices.Contains(list, "/images/shop.qcow2") {
 		t.Errorf("%q", list)
 	}
-	text, err := os.ReadFile(d.placesFile())
-	if err != nil {
-		t.Fatal(err)
-	}
-	text[len(text)/2] ^= 1
-	if err := os.WriteFile(d.placesFile(), text, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Damage(t, d.placesFile())
 	if list := places(); !slices.Contains(list, "/images/shop.qcow2") {
 		t.Errorf("the record is damaged: %q", list)
 	}
