@@ -39,7 +39,7 @@ func (e *essay) edit() []byte {
 
 // Versions of a node so large that few of them fit into a group are read as they were, also by a store that is opened anew.
 func TestPackLargeNodes(t *testing.T) {
-	const size, versions = 23 << 20, 3 // together over what a group may have
+	const size, versions = 33 << 20, 2 // together over what a group may have
 	dir := testkit.TempDir(t)
 	s := open(t, dir, Options{PackBytes: 1})
 	rnd := testkit.Rand(t)
