@@ -200,6 +200,37 @@ func TestUnreadableFile(t *testing.T) {
 	a.create()
 }
 
+// TestDatabaseOfAnother: a user's app has a database that its owner alone may write. Its checkpoints hold the database, and rollbacks go on unless
+// they would have to change it.
+func TestDatabaseOfAnother(t *testing.T) {
+	t.Parallel()
+	testkit.Need(t, "root")
+	d := newDaemon(t)
+	d.cred = &syscall.Credential{Uid: 65534, Gid: 65534}
+	shell(t, d.dir, "mkdir ws && echo one >ws/work && chown -R 65534:65534 . && chmod 755 . ws")
+	shell(t, d.dir, "sqlite3 ws/theirs.db 'CREATE TABLE t(v); INSERT INTO t VALUES (1)'")
+	d.start()
+	ws := filepath.Join(d.dir, "ws")
+	d.must("app", "add", "--slug", "shop", "--dir", ws, "--db", "main=sqlite:theirs.db")
+	cp := string(ask[ipc.Checkpoint](d, "create", "--app", "shop").ID)
+	has := func(text string) {
+		t.Helper()
+		if got, err := os.ReadFile(filepath.Join(ws, "work")); err != nil || string(got) != text+"\n" {
+			t.Errorf("the file has %q, %v; want %q", got, err, text)
+		}
+	}
+	shell(t, ws, "echo two >work")
+	d.must("rollback", cp, "--app", "shop")
+	has("one")
+	d.must("redo", "--app", "shop")
+	has("two")
+	shell(t, ws, "sqlite3 theirs.db 'INSERT INTO t VALUES (2)'")
+	d.refused(5, []string{"theirs.db", "--without db:main"}, "rollback", cp, "--app", "shop")
+	has("two")
+	d.must("rollback", cp, "--app", "shop", "--without", "db:main")
+	has("one")
+}
+
 // tmpfs mounts a file system of so many MB on dir.
 func (d *daemonProcess) tmpfs(dir string, mb int) {
 	t := d.t

@@ -8,6 +8,7 @@ import (
 
 	"mulligan/daemon/accounts"
 	"mulligan/daemon/app"
+	"mulligan/daemon/layer"
 	"mulligan/daemon/store"
 	"mulligan/errs"
 	"mulligan/ipc"
@@ -74,6 +75,9 @@ func (g *toCheckpoint) prepare(ctx context.Context, p *part) (err error) {
 	}
 	if err != nil {
 		r.a.RequestRecovery(nil) // it may have left something where it cannot reach it now
+	}
+	if p.IsDB() && errs.KindOf(err) == errs.Denied {
+		return r.hints.orWithout(&layer.Error{Layer: p.Layer, Err: err})
 	}
 	return r.hints.ofStored(p, err)
 }

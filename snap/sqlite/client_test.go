@@ -30,6 +30,7 @@ func TestMain(m *testing.M) {
 var roles = map[string]func(arg string){
 	"client": serve,
 	"writer": write,
+	"user":   user,
 	"victim": victim,
 }
 

@@ -19,9 +19,11 @@ type live struct {
 	root, dir *beneath.Root // dir is the folder of the database; nil if missing
 	name      string        // of the database in dir
 	db        *os.File      // nil: the database is missing
+	readOnly  error         // why db is open for reading only; nil: it is open for writing too
 	stat      unix.Stat_t   // of db
 	files     []*os.File    // other open files
 	wal       *wal          // nil: no log, or without committed frames
+	unheld    bool          // nothing keeps clients from connecting, and from changing the database file (see holdStill)
 	position  string
 	identity  identity
 	warnings  []string
@@ -91,7 +93,19 @@ func foreign(path string) error {
 		WithHint("give the file to the app's owner (chown), or have root register the app")
 }
 
-func (l *live) open(cfg Config, alone bool) (err error) {
+func (l *live) open(cfg Config, alone bool) error {
+	if err := l.openFile(cfg, alone); err != nil || l.db == nil {
+		return err
+	}
+	if err := lockShared(l.db); err != nil {
+		return err
+	}
+	return l.read(alone)
+}
+
+// openFile opens the folder and the file of the database. If alone is set, it returns an error for a file that the daemon may
+// not write, unless nobody else may write it either.
+func (l *live) openFile(cfg Config, alone bool) (err error) {
 	if l.root, err = openDir(cfg); err != nil {
 		return err
 	}
@@ -103,6 +117,10 @@ func (l *live) open(cfg Config, alone bool) (err error) {
 		return err
 	}
 	db, err := l.dir.OpenFile(l.name, unix.O_RDWR, 0)
+	if mayNot(err) {
+		l.readOnly = err
+		db, err = l.dir.OpenFile(l.name, unix.O_RDONLY, 0)
+	}
 	if errors.Is(err, unix.ENOENT) {
 		return nil
 	}
@@ -119,10 +137,15 @@ func (l *live) open(cfg Config, alone bool) (err error) {
 	if !cfg.owns(l.stat) {
 		return foreign(db.Name())
 	}
-	if err := lockShared(db); err != nil {
-		return err
+	if sealed := l.stat.Mode&0o222 == 0 && int(l.stat.Uid) == os.Geteuid(); alone && !sealed {
+		return l.readOnly
 	}
-	return l.read(alone)
+	return nil
+}
+
+// mayNot reports whether err says that access is denied.
+func mayNot(err error) bool {
+	return errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM) || errors.Is(err, unix.EROFS)
 }
 
 // read determines the image. It holds the reader's lock, so that only a checkpoint writes to the
@@ -132,7 +155,7 @@ func (l *live) read(alone bool) error {
 		return err
 	}
 	if alone {
-		if err := lockExclusive(l.db); err != nil {
+		if err := l.exclude(); err != nil {
 			return err
 		}
 		if pid := opener(l.stat); pid != 0 {
@@ -165,6 +188,19 @@ func (l *live) read(alone bool) error {
 		return err
 	}
 	return l.bounded()
+}
+
+// exclude turns the reader's lock on the database into an exclusive one. A file that nobody may write cannot be locked so: it
+// suffices that nobody else has locked it.
+func (l *live) exclude() error {
+	if l.readOnly == nil {
+		return lockExclusive(l.db)
+	}
+	pid, err := lockHolder(l.db, unix.F_WRLCK, pendingByte, 2+sharedSize)
+	if pid != 0 {
+		return &lockedError{l.db.Name(), pid}
+	}
+	return err
 }
 
 // measure takes the size and the identity of the database file.
@@ -238,7 +274,7 @@ func (l *live) readJournal(pageSize int64) error {
 }
 
 // readLog adds the pages of the write-ahead log to the image. While clients are connected, the
-// checkpointer's lock keeps the database file unchanged; otherwise readLog keeps clients out.
+// checkpointer's lock keeps the database file unchanged; otherwise readLog keeps clients out if it can.
 func (l *live) readLog(logged, alone bool) error {
 	if !logged {
 		err := unix.Faccessat(l.dir.FD(), l.name+"-wal", unix.F_OK, unix.AT_SYMLINK_NOFOLLOW)
@@ -279,29 +315,42 @@ func (l *live) readLog(logged, alone bool) error {
 	return nil
 }
 
+// holdStill keeps the database file unchanged until close. If nobody is connected and the daemon may not write the file, it
+// cannot: then moved finds out whether somebody connected. The index that a client makes for this stays while the reader's
+// lock is held, since only a client that is alone removes it.
 func (l *live) holdStill() error {
 	shm, _, err := l.beside("-shm")
-	if err != nil {
+	switch {
+	case err != nil:
 		return err
-	}
-	if shm == nil {
+	case shm != nil: // a reader's lock is enough: who checkpoints takes an exclusive one
+		return setLock(shm, unix.F_RDLCK, checkpointer, 1)
+	case l.readOnly == nil:
 		return lockExclusive(l.db)
 	}
-	return setLock(shm, unix.F_WRLCK, checkpointer, 1)
+	l.unheld = true
+	return nil
 }
 
-// moved reports whether the image is incomplete because the log was reset. That happens at most once,
-// and only after the whole log was copied to the database file: the next image is complete.
+// moved reports whether the image is incomplete because the log was reset, or because a client connected that nothing kept
+// from it. Each happens at most once: a log is reset only after the whole log was copied to the database file, and where a
+// client has connected, holdStill has something to lock. So the next image is complete.
 func (l *live) moved() (bool, error) {
+	if l.unheld {
+		err := unix.Faccessat(l.dir.FD(), l.name+"-shm", unix.F_OK, unix.AT_SYMLINK_NOFOLLOW)
+		if !errors.Is(err, unix.ENOENT) {
+			return err == nil, err
+		}
+	}
 	if l.wal == nil {
 		return false, nil
 	}
 	return l.wal.moved()
 }
 
-// beside opens a file beside the database; it returns nil if there is none.
+// beside opens a file beside the database for reading; it returns nil if there is none.
 func (l *live) beside(suffix string) (*os.File, int64, error) {
-	f, err := l.dir.OpenFile(l.name+suffix, unix.O_RDWR, 0)
+	f, err := l.dir.OpenFile(l.name+suffix, unix.O_RDONLY, 0)
 	if errors.Is(err, unix.ENOENT) {
 		return nil, 0, nil
 	}
@@ -342,8 +391,8 @@ func (d *Driver) classify(op string, err error) error {
 		e.Kind, e.Hint = errs.Denied, "name the database by a path without symbolic links"
 	case errors.Is(err, unix.EXDEV):
 		e.Kind, e.Hint = errs.Denied, "register the database with the folder that is mounted there"
-	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM), errors.Is(err, unix.EROFS):
-		e.Kind, e.Hint = errs.Denied, "the daemon needs to read and write the database"
+	case mayNot(err):
+		e.Kind, e.Hint = errs.Denied, "the daemon needs to read the database, and to write it and its folder where a restore changes it"
 	case errors.Is(err, unix.EISDIR), errors.Is(err, unix.ENXIO), errors.Is(err, unix.ENOTDIR):
 		e.Kind, e.Hint = errs.Invalid, pathHint
 	case errors.Is(err, unix.ENOSPC):

@@ -5,20 +5,43 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 
+	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
 	"mulligan/snap/database"
 )
 
-// Plan computes the changes.
+// Plan computes the changes. If there are any, it returns an error if the daemon may not make them, or not undo them.
 func (e engine) Plan(_ context.Context, p, _ *plan, target, base cas.Root) error {
 	m, _, err := parseMeta(base)
 	if err != nil {
 		return err
 	}
 	p.BaseIdentity = m.Identity
-	p.Changes, err = e.d.diffRoots(target, base)
+	if p.Changes, err = e.d.diffRoots(target, base); err != nil || len(p.Changes) == 0 {
+		return err
+	}
+	return e.mayReplace(target, base)
+}
+
+// mayReplace returns an error if the daemon may not write the live file, or cannot give a file to the owner that it has in one of the states.
+func (e engine) mayReplace(target, base cas.Root) error {
+	to, from, err := e.ends(target, base)
+	if err != nil {
+		return err
+	}
+	for _, file := range slices.Concat(to.entries(), from.entries()) {
+		if me := os.Geteuid(); me != 0 && int(file.UID) != me {
+			return errs.New(errs.Denied, "", "%s%s belongs to user %d, and only root can give a file to another user", e.d.cfg.Path, file.Path, file.UID).
+				WithHint("register the app with the host's daemon, which is root's")
+		}
+	}
+	l := &live{}
+	if err = errors.Join(l.openFile(e.d.cfg, true), l.close()); e.d.unreadable(err) {
+		return nil // it was kept as raw bytes
+	}
 	return err
 }
 

@@ -37,15 +37,20 @@ func (e engine) Stale(ctx context.Context, p *plan, base cas.Root) (stale bool, 
 		same, err := e.d.isLive(ctx, from.record)
 		return !same, err
 	}
-	err = e.d.withLive(ctx, false, func(l *live) error {
-		hash, err := l.liveHash(ctx, p, from)
-		stale = hash != from.State.hash()
+	return e.d.isStale(ctx, p, from)
+}
+
+// isStale is Stale for a base that is a readable database.
+func (d *Driver) isStale(ctx context.Context, p *plan, base *stored) (stale bool, err error) {
+	err = d.withLive(ctx, false, func(l *live) error {
+		hash, err := l.liveHash(ctx, p, base)
+		stale = hash != base.State.hash()
 		return err
 	})
 	return stale, err
 }
 
-// Commit replaces the database by the target. It returns errs.Busy if another process has the database
+// Commit replaces the database by the target if it differs. It returns errs.Busy then if another process has the database
 // open, since that process would keep using the old file.
 func (e engine) Commit(ctx context.Context, p *plan, target, base cas.Root) error {
 	to, from, err := e.ends(target, base)
@@ -55,7 +60,7 @@ func (e engine) Commit(ctx context.Context, p *plan, target, base cas.Root) erro
 	if to.Raw != nil || from.Raw != nil {
 		return e.commitRaw(ctx, p, to, from)
 	}
-	return e.d.withLive(ctx, true, func(l *live) error {
+	return e.d.withLive(ctx, to.hash() != from.hash(), func(l *live) error {
 		hash, err := l.liveHash(ctx, p, from)
 		if err != nil {
 			return err
@@ -130,7 +135,7 @@ func (e engine) Undo(ctx context.Context, p *plan, target, base cas.Root) error 
 		return err
 	}
 	if to.Raw == nil && from.Raw == nil {
-		err := e.undoRead(ctx, p, from)
+		err := e.undoRead(ctx, p, to, from)
 		if !e.d.unreadable(err) {
 			return err
 		}
@@ -138,8 +143,14 @@ func (e engine) Undo(ctx context.Context, p *plan, target, base cas.Root) error 
 	return e.d.install(ctx, p.ID, from)
 }
 
-// undoRead is Undo if both the live state and the base are readable databases.
-func (e engine) undoRead(ctx context.Context, p *plan, base *stored) error {
+// undoRead is Undo if the live state and both ends are readable databases. If the ends are equal, Commit changed nothing, and
+// the daemon may not be able to.
+func (e engine) undoRead(ctx context.Context, p *plan, target, base *stored) error {
+	if target.hash() == base.hash() {
+		if stale, err := e.d.isStale(ctx, p, base); err != nil || !stale {
+			return err
+		}
+	}
 	return e.d.withLive(ctx, true, func(l *live) error {
 		hash, err := l.liveHash(ctx, p, base)
 		if err != nil || hash == base.State.hash() {
