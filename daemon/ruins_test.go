@@ -104,6 +104,44 @@ func TestRuinedDatabase(t *testing.T) {
 	}
 }
 
+// TestDatabaseFolderGone: the folder of a database outside of the workspace is deleted. Checkpoints and rollbacks go on, and a rollback that would
+// need the folder says so, and how to leave the database out.
+func TestDatabaseFolderGone(t *testing.T) {
+	t.Parallel()
+	w := world{dir: worldDir(t)}
+	dir := filepath.Join(w.dir, "aside")
+	sh(t, `mkdir "$1" && sqlite3 "$1/a.db" "CREATE TABLE t(v)"`, dir)
+	w = w.register(t, []ipc.Database{{Name: "shop", Driver: "sqlite", DSN: "shop.db"}, {Name: "aside", Driver: "sqlite", DSN: filepath.Join(dir, "a.db")}})
+	d := w.open(t)
+	defer func() { w.close(t, d) }()
+	w.runs(t, d, "zero")
+	cp := create(t, d)
+	sh(t, `rm -r "$1"`, dir)
+	w.set(t, "one")
+	without, err := d.Create(t.Context(), root, "shop", ipc.CreateRequest{})
+	if err != nil || !strings.Contains(strings.Join(without.Warnings, "\n"), "db:aside: There is no folder "+dir) {
+		t.Fatalf("a checkpoint without the folder: %q, %v", without.Warnings, err)
+	}
+	_, err = d.Rollback(t.Context(), root, "shop", cp, ipc.RollbackRequest{}, nil)
+	if hint := errs.HintOf(err); errs.KindOf(err) != errs.Conflict || !strings.Contains(err.Error(), "no folder "+dir) ||
+		!strings.Contains(hint, "make the folder") || !strings.Contains(hint, "--without db:aside") {
+		t.Errorf("a rollback that needs the folder: %v; %s", err, hint)
+	}
+	if word := w.word(t); word != "one" {
+		t.Errorf("after the refusal the app says %q", word)
+	}
+	goBack(t, d, cp, ipc.RollbackRequest{Without: []string{"db:aside"}})
+	w.runs(t, d, "zero")
+	goBack(t, d, without.ID, ipc.RollbackRequest{})
+	w.runs(t, d, "one")
+	sh(t, `mkdir "$1"`, dir)
+	goBack(t, d, cp, ipc.RollbackRequest{})
+	w.runs(t, d, "zero")
+	if _, err := os.Stat(filepath.Join(dir, "a.db")); err != nil {
+		t.Errorf("the database did not come back: %v", err)
+	}
+}
+
 // TestRuinedTurn: a turn that ruins the database is one undo away; the turn after it has a
 // checkpoint that says what it lacks.
 func TestRuinedTurn(t *testing.T) {

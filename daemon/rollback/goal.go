@@ -76,7 +76,7 @@ func (g *toCheckpoint) prepare(ctx context.Context, p *part) (err error) {
 	if err != nil {
 		r.a.RequestRecovery(nil) // it may have left something where it cannot reach it now
 	}
-	if p.IsDB() && errs.KindOf(err) == errs.Denied {
+	if kind := errs.KindOf(err); p.IsDB() && (kind == errs.Denied || kind == errs.Conflict) {
 		return r.hints.orWithout(&layer.Error{Layer: p.Layer, Err: err})
 	}
 	return r.hints.ofStored(p, err)

@@ -132,6 +132,9 @@ func (d *Driver) install(ctx context.Context, id snap.RestoreID, want *stored) (
 func (in *installer) open() (err error) {
 	l := in.l
 	if l.root, err = openDir(in.d.cfg); err != nil {
+		if len(in.want.entries()) == 0 {
+			err = ignoreMissing(err)
+		}
 		return err
 	}
 	l.dir, l.name, err = l.root.Parent(in.d.cfg.Path)

@@ -17,6 +17,7 @@ import (
 type live struct {
 	image
 	root, dir *beneath.Root // dir is the folder of the database; nil if missing
+	gone      error         // the error of opening root if Config.Dir does not exist; root and dir are nil then
 	name      string        // of the database in dir
 	db        *os.File      // nil: the database is missing
 	readOnly  error         // why db is open for reading only; nil: it is open for writing too
@@ -71,6 +72,10 @@ func (l *live) close() error {
 // openDir opens the folder of cfg and checks its owner.
 func openDir(cfg Config) (*beneath.Root, error) {
 	root, err := beneath.Open(cfg.Dir)
+	if err != nil && ignoreMissing(err) == nil {
+		return nil, &errs.Error{Kind: errs.Conflict, Message: "there is no folder " + cfg.Dir + " for the database", Err: err,
+			Hint: "make the folder, with the owner and mode that it should have"}
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -106,7 +111,13 @@ func (l *live) open(cfg Config, alone bool) error {
 // openFile opens the folder and the file of the database. If alone is set, it returns an error for a file that the daemon may
 // not write, unless nobody else may write it either.
 func (l *live) openFile(cfg Config, alone bool) (err error) {
-	if l.root, err = openDir(cfg); err != nil {
+	l.root, err = openDir(cfg)
+	if err != nil && ignoreMissing(err) == nil {
+		l.gone = err
+		l.warnings = append(l.warnings, "There is no folder "+cfg.Dir+": the database is captured as missing.")
+		return nil
+	}
+	if err != nil {
 		return err
 	}
 	l.dir, l.name, err = l.root.Parent(cfg.Path)
@@ -387,6 +398,8 @@ func regular(f *os.File, st *unix.Stat_t) error {
 func (d *Driver) classify(op string, err error) error {
 	e := &errs.Error{Kind: errs.Failed, Op: op, Message: "database " + d.cfg.Path, Err: err}
 	switch {
+	case errs.KindOf(err) == errs.Conflict:
+		return errs.Wrap(errs.Failed, op, err)
 	case errors.Is(err, unix.ELOOP):
 		e.Kind, e.Hint = errs.Denied, "name the database by a path without symbolic links"
 	case errors.Is(err, unix.EXDEV):

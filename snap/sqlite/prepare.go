@@ -26,7 +26,8 @@ func (e engine) Plan(_ context.Context, p, _ *plan, target, base cas.Root) error
 	return e.mayReplace(target, base)
 }
 
-// mayReplace returns an error if the daemon may not write the live file, or cannot give a file to the owner that it has in one of the states.
+// mayReplace returns an error if the daemon may not write the live file, cannot give a file to the owner that it has in one of the states, or has
+// no folder for the target.
 func (e engine) mayReplace(target, base cas.Root) error {
 	to, from, err := e.ends(target, base)
 	if err != nil {
@@ -39,10 +40,14 @@ func (e engine) mayReplace(target, base cas.Root) error {
 		}
 	}
 	l := &live{}
-	if err = errors.Join(l.openFile(e.d.cfg, true), l.close()); e.d.unreadable(err) {
-		return nil // it was kept as raw bytes
+	err = l.openFile(e.d.cfg, true)
+	switch {
+	case e.d.unreadable(err): // it was kept as raw bytes
+		err = nil
+	case len(to.entries()) > 0 && l.gone != nil:
+		err = l.gone
 	}
-	return err
+	return errors.Join(err, l.close())
 }
 
 // Build writes the target's content beside the plan, durably, and checks its digest.

@@ -135,7 +135,8 @@ func (d *Driver) tryRaw(ctx context.Context, put func([]byte) (cas.Hash, error))
 	r := record{Raw: &rawState{Entries: []rawEntry{}}}
 	root, err := openDir(d.cfg)
 	if err != nil {
-		return r, nil, err
+		r.Missing = true
+		return r, nil, ignoreMissing(err)
 	}
 	defer root.Close() // only read
 	if r.Folders, err = foldersOf(root, d.cfg.Path); err != nil {

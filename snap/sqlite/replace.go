@@ -163,8 +163,11 @@ func removeFolder(root *beneath.Root, path string) error {
 	return errors.Join(err, dir.Close())
 }
 
-// makeFolders creates the missing folders of path, with the owners and modes in list.
+// makeFolders creates the missing folders of path below Config.Dir, with the owners and modes in list.
 func (l *live) makeFolders(path string, list []folder) error {
+	if l.gone != nil {
+		return l.gone
+	}
 	parts := strings.Split(path, "/")
 	for i := range min(len(list), len(parts)-1) {
 		if err := makeFolder(l.root, strings.Join(parts[:i+1], "/"), list[i]); err != nil {

@@ -281,3 +281,55 @@ func TestSalvageRefuses(t *testing.T) {
 		})
 	}
 }
+
+// TestNoFolder: a database outside of the workspace whose folder is gone, or has become a file, is captured as missing. Where a restore needs
+// the folder, Prepare names it, and where it does not, the restore goes on.
+func TestNoFolder(t *testing.T) {
+	c := startClient(t)
+	for what, replace := range map[string]func(dir string) error{
+		"nothing": func(string) error { return nil },
+		"a file":  func(dir string) error { return os.WriteFile(dir, nil, 0o600) },
+	} {
+		t.Run(what, func(t *testing.T) {
+			s := newSubject(t, c, "WAL")
+			s.cfg.Dir, s.cfg.Path = filepath.Join(s.cfg.Dir, "data"), "app.db"
+			s.Reopen(t)
+			ctx := t.Context()
+			_, err := s.capture(t, "db-good")
+			check(t, err)
+			good := s.Fingerprint(t)
+			check(t, errs2(os.RemoveAll(s.cfg.Dir), replace(s.cfg.Dir)))
+			gone, err := s.capture(t, "db-gone")
+			check(t, err)
+			if len(gone.Warnings) != 1 || !strings.Contains(gone.Warnings[0], s.cfg.Dir) {
+				t.Errorf("the warnings are %q", gone.Warnings)
+			}
+			_, err = s.driver.Salvage(ctx, snap.CaptureRequest{ID: "db-raw"})
+			check(t, err)
+			for _, base := range []snap.SnapshotID{"db-gone", "db-raw"} {
+				_, err = s.driver.Prepare(ctx, snap.RestoreRequest{ID: "op-1", Target: "db-good", Base: base})
+				wants(t, err, errs.Conflict, s.cfg.Dir)
+				sw, err := s.driver.Prepare(ctx, snap.RestoreRequest{ID: "op-1", Target: "db-gone", Base: base})
+				check(t, err)
+				check(t, sw.Commit(ctx))
+				if p, err := sw.Check(ctx); err != nil || !p.Match {
+					t.Errorf("from %s: %+v, %v", base, p, err)
+				}
+				check(t, sw.Undo(ctx))
+				check(t, sw.Finish(ctx))
+			}
+			check(t, errs2(os.RemoveAll(s.cfg.Dir), os.Mkdir(s.cfg.Dir, 0o755)))
+			sw, err := s.driver.Prepare(ctx, snap.RestoreRequest{ID: "op-2", Target: "db-good", Base: "db-gone"})
+			check(t, err)
+			check(t, os.Remove(s.cfg.Dir)) // after it was seen
+			wants(t, sw.Commit(ctx), errs.Conflict, s.cfg.Dir)
+			check(t, os.Mkdir(s.cfg.Dir, 0o755))
+			check(t, sw.Commit(ctx))
+			if s.Fingerprint(t) != good {
+				t.Error("the state is not the one that was captured")
+			}
+			check(t, sw.Undo(ctx))
+			check(t, sw.Finish(ctx))
+		})
+	}
+}

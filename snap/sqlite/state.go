@@ -70,6 +70,9 @@ func (l *live) attributes() (state, error) {
 
 // folders describes the folders between Dir and the database.
 func (l *live) folders(path string) ([]folder, error) {
+	if l.root == nil {
+		return nil, nil
+	}
 	var list []folder
 	parts := strings.Split(path, "/")
 	for i := 1; i < len(parts); i++ {
