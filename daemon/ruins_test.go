@@ -217,3 +217,56 @@ func testRuinCutShort(t *testing.T) {
 		cuts++
 	}
 }
+
+// TestDatabaseFolderReplaced has something else in the place of the folder of a database. A rollback brings the folder back, redo what was there instead,
+// and a redo that is undone the folder again.
+func TestDatabaseFolderReplaced(t *testing.T) {
+	for name, ruin := range map[string]string{
+		"link":         `mv data/deep aside; ln -s ../aside data/deep`,
+		"file":         `rm -r data/deep; echo oops >data/deep`,
+		"file further": `rm -r data; echo oops >data`,
+		"nothing":      `rm -r data`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := world{dir: worldDir(t)}
+			sh(t, `mkdir -p "$1/data/deep" && sqlite3 "$1/data/deep/a.db" "CREATE TABLE t(v)"`, w.ws())
+			w = w.register(t, []ipc.Database{{Name: "shop", Driver: "sqlite", DSN: "shop.db"}, {Name: "deep", Driver: "sqlite", DSN: "data/deep/a.db"}})
+			fails := &failpoint{}
+			opt := w.options()
+			opt.Failpoint = fails.step
+			d := w.openAs(t, opt)
+			defer func() { w.close(t, d) }()
+			w.runs(t, d, "zero")
+			there := func() string {
+				t.Helper()
+				return says(t, "", "bash", "-euc", `cd "$1"; find . -path './data*' -printf '%p %y %m %l\n' -o -path './aside*' -printf '%p %y %m %l\n' | sort`, "bash", w.ws())
+			}
+			is := func(when, want string) {
+				t.Helper()
+				if got := there(); got != want {
+					t.Fatalf("%s there is:\n%s\nwant:\n%s", when, got, want)
+				}
+			}
+			whole := there()
+			cp := create(t, d)
+			sh(t, `cd "$1"; `+ruin, w.ws())
+			ruined := there()
+			goBack(t, d, cp, ipc.RollbackRequest{})
+			is("after the rollback", whole)
+			redo := goBack(t, d, ipc.Redo, ipc.RollbackRequest{})
+			is("after redo", ruined)
+			if words := strings.Join(redo.Warnings, "\n"); !redo.Verification.Match || strings.Contains(words, "stays:") {
+				t.Errorf("the receipt of redo says %+v, %q", redo.Verification, words)
+			}
+			safety := goBack(t, d, cp, ipc.RollbackRequest{}).SafetyCheckpoint.ID
+			fails.set("stage " + string(ipc.StageStart))
+			res, err := d.Rollback(t.Context(), root, "shop", safety, ipc.RollbackRequest{}, nil)
+			if err == nil || !res.Recovered {
+				t.Errorf("a rollback that fails after its databases: recovered %t, %v", res.Recovered, err)
+			}
+			is("after its undo", whole)
+			w.runs(t, d, "zero")
+		})
+	}
+}

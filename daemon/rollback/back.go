@@ -63,12 +63,12 @@ func (r *rollback) undo(ctx context.Context) error {
 			return err
 		}
 	}
-	var failed error
-	for _, p := range slices.Backward(r.parts.list) { // a layer that fails does not stop the others
-		failed = errs.Also(failed, r.undoPart(ctx, p))
+	left, err := r.undoParts(ctx, r.parts.list)
+	if len(left) < len(r.parts.list) { // a database's folder may be a file until the files are back
+		_, err = r.undoParts(ctx, left)
 	}
-	if failed != nil {
-		return failed
+	if err != nil {
+		return err
 	}
 	startErr := r.unit.startAgain(ctx)
 	if startErr == nil {
@@ -77,6 +77,18 @@ func (r *rollback) undo(ctx context.Context) error {
 		}
 	}
 	return errs.Also(startErr, r.finish(ctx))
+}
+
+// undoParts switches layers back to the safety checkpoint's state, the last one first. A layer that fails does not stop the others: undoParts
+// returns those that failed, and their errors.
+func (r *rollback) undoParts(ctx context.Context, list []*part) (left []*part, failed error) {
+	for _, p := range slices.Backward(list) {
+		if err := r.undoPart(ctx, p); err != nil {
+			left, failed = append(left, p), errs.Also(failed, err)
+		}
+	}
+	slices.Reverse(left)
+	return left, failed
 }
 
 // undoPart switches one layer back to the safety checkpoint's state.

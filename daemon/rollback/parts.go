@@ -156,6 +156,17 @@ func (ps *parts) commit(ctx context.Context, dbs, verify bool) (string, error) {
 	return strings.Join(notes, "; "), nil
 }
 
+// commitRest commits the files again, after the databases, if a folder had to stay for the files of a database. These are gone if the target does not
+// have them.
+func (ps *parts) commitRest(ctx context.Context, verify bool) error {
+	p := ps.find(snap.Files)
+	if p == nil || p.proof != nil && len(p.proof.Notes) == 0 {
+		return nil
+	}
+	_, err := ps.commitPart(ctx, p, verify)
+	return err
+}
+
 func (ps *parts) commitPart(ctx context.Context, p *part, verify bool) (note string, err error) {
 	if err := ps.opt.Failpoint.At("commit " + string(p.Name)); err != nil {
 		return "", err

@@ -150,7 +150,11 @@ func (r *rollback) switchFiles(ctx context.Context) (string, error) {
 }
 
 func (r *rollback) switchDBs(ctx context.Context) (string, error) {
-	return r.parts.commit(ctx, true, r.plan.Verify)
+	note, err := r.parts.commit(ctx, true, r.plan.Verify)
+	if err == nil {
+		err = r.parts.commitRest(ctx, r.plan.Verify)
+	}
+	return note, err
 }
 
 // start starts the app, if the plan says so.

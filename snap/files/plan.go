@@ -34,6 +34,7 @@ type plan struct {
 	Target  manifest.HexHash //
 	Scope   [][]byte         // raw paths; empty: everything
 	Notes   []string         // for the receipt
+	Stayed  []string         `json:",omitempty"` // for the receipt: what the last Commit or Undo left as it is
 }
 
 const planVersion = 1

@@ -95,11 +95,12 @@ func (c *change) moved(ctx context.Context, base, live *manifest.Manifest) (stri
 }
 
 // Commit makes the workspace, or the scope, the target. The first time the
-// workspace must be the base; after that, anything between base and target.
+// workspace must be the base; after that, anything between base and target. A folder that had to stay is tried again by the next Commit, since the
+// files of a database that were in it may be gone by then.
 func (c *change) Commit(ctx context.Context) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.plan.State == switched {
+	if c.plan.State == switched && len(c.plan.Stayed) == 0 {
 		return nil
 	}
 	return c.converge(ctx, "restore files", committing, switched)
@@ -111,16 +112,12 @@ func (c *change) finish(a *apply.Job, op string, done state) error {
 	c.unsynced = true
 	err := a.Run()
 	c.unsynced = err != nil
-	said := len(c.plan.Notes)
-	for _, n := range a.Notes {
-		if !slices.Contains(c.plan.Notes, n) {
-			c.plan.Notes = append(c.plan.Notes, n)
-		}
-	}
+	said := c.plan.Stayed
+	c.plan.Stayed = a.Notes
 	if err != nil {
 		return err
 	}
-	if len(c.plan.Notes) > said {
+	if !slices.Equal(said, a.Notes) {
 		return workspace.Wrap(errs.Failed, op, c.set(done))
 	}
 	p := *c.plan
@@ -247,7 +244,7 @@ func (c *change) proof(ctx context.Context, op string, base, want, live *manifes
 		}
 	}
 	p = snap.Proof{Pre: hashes[0], Want: hashes[1], Post: hashes[2], Match: hashes[1] == hashes[2]}
-	p.Notes = slices.Clone(c.plan.Notes)
+	p.Notes = slices.Concat(c.plan.Notes, c.plan.Stayed)
 	if p.Match {
 		return p, nil
 	}
