@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
@@ -249,4 +251,31 @@ func TestNobodyWrites(t *testing.T) {
 			t.Errorf("while somebody reads it: %+v", o)
 		}
 	}
+}
+
+// TestReadOnlyFilesystem: a database on a filesystem that is mounted for reading only is captured, and a restore that does not change it goes on.
+func TestReadOnlyFilesystem(t *testing.T) {
+	testkit.Need(t, "root")
+	s := newSubject(t, startClient(t), "WAL")
+	check(t, unix.Mount(s.cfg.Dir, s.cfg.Dir, "", unix.MS_BIND, ""))
+	t.Cleanup(func() { check(t, unix.Unmount(s.cfg.Dir, 0)) })
+	ctx := t.Context()
+	_, err := s.capture(t, "db-1")
+	check(t, err)
+	s.Mutate(t, 2)
+	check(t, unix.Mount("", s.cfg.Dir, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, ""))
+	for _, id := range []snap.SnapshotID{"db-2", "db-3"} {
+		_, err = s.capture(t, id)
+		check(t, err)
+	}
+	_, err = s.driver.Prepare(ctx, snap.RestoreRequest{ID: "op-1", Target: "db-1", Base: "db-3"})
+	wants(t, err, errs.Denied)
+	sw, err := s.driver.Prepare(ctx, snap.RestoreRequest{ID: "op-2", Target: "db-2", Base: "db-3"})
+	check(t, err)
+	check(t, sw.Commit(ctx))
+	if p, err := sw.Check(ctx); err != nil || !p.Match {
+		t.Errorf("%+v, %v", p, err)
+	}
+	check(t, sw.Undo(ctx))
+	check(t, sw.Finish(ctx))
 }

@@ -241,9 +241,16 @@ func (d *Driver) removeTemp(id snap.RestoreID) error {
 		return ignoreMissing(err)
 	}
 	defer dir.Close()
-	all := []error{ignoreMissing(unix.Unlinkat(dir.FD(), tempName(id), 0))}
+	names := []string{tempName(id)}
 	for _, suffix := range suffixes {
-		all = append(all, d.removeTree(dir, builtName(id, suffix), 0), d.removeTree(dir, movedName(id, suffix), 0))
+		names = append(names, builtName(id, suffix), movedName(id, suffix))
+	}
+	var all []error
+	for _, name := range names {
+		// On a filesystem that is mounted for reading only, even the removal of a missing entry fails.
+		if err := unix.Faccessat(dir.FD(), name, unix.F_OK, unix.AT_SYMLINK_NOFOLLOW); !errors.Is(err, unix.ENOENT) {
+			all = append(all, d.removeTree(dir, name, 0))
+		}
 	}
 	return errors.Join(all...)
 }
