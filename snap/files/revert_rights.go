@@ -54,7 +54,7 @@ func (r *reverting) handsOver(p string, now *manifest.Entry) (snap.ConflictReaso
 		return "", err
 	}
 	defer root.Close()
-	held, err := r.d.applier.Held(root, p)
+	held, err := r.d.applier.Held(root, p, false)
 	if held != "" {
 		return snap.Rights, err
 	}

@@ -1,6 +1,7 @@
 package files
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -435,5 +436,94 @@ func TestSecretStaysBehindItsFolder(t *testing.T) {
 		left(t, how, "data", snap.Rights)
 		left(t, how, "data/secret", snap.Rights)
 		unread(t, o)
+	})
+}
+
+// TestDatabaseInFolderThatChangesHands: a folder with a registered database in it gets its owner and mode back, also over a failure at any
+// step, and the database stays the file that it is. It does not where the folder's rights hid the database from the app's owner.
+func TestDatabaseInFolderThatChangesHands(t *testing.T) {
+	const database = "data/sub/shop.db"
+	paths := []string{"data", "data/page", "data/sub", "data/sub/page", database}
+	prepare := func(t *testing.T, mode os.FileMode) (o *own, target snap.Snapshot, tuples func() []string) {
+		o = newOwn(t)
+		o.stop()
+		o.cfg.Skip = []string{database}
+		o.open(t)
+		o.owner.must(t, func() error { return os.MkdirAll(o.in("data/sub"), 0o755) })
+		for _, p := range []string{"data/page", "data/sub/page", database} {
+			o.owner.write(t, o.in(p), p, 0o644)
+		}
+		target = o.site.capture(t)
+		for _, p := range paths {
+			must(t, os.Chown(o.in(p), 0, 0))
+		}
+		must(t, os.Chmod(o.in("data"), mode))
+		return o, target, func() (list []string) {
+			for _, p := range paths {
+				list = append(list, tuple(t, o.in(p)))
+			}
+			return list
+		}
+	}
+	for _, step := range []string{"", "removed", "folders made", "files placed", "folders finished"} {
+		t.Run("fails at "+step, func(t *testing.T) {
+			o, target, tuples := prepare(t, 0o775)
+			was, ino := tuples(), inodeOf(t, o.in(database))
+			base := o.site.capture(t)
+			failed := false
+			o.cfg.Failpoint = func(at string) error {
+				if at != step || failed {
+					return nil
+				}
+				failed = true
+				return errors.New("it fails here")
+			}
+			o.open(t)
+			must(t, o.Precheck(t.Context(), target.ID, nil))
+			sw, err := o.Prepare(t.Context(), snap.RestoreRequest{ID: "op-d", Target: target.ID, Base: base.ID})
+			must(t, err)
+			if err := sw.Commit(t.Context()); (err != nil) != (step != "") || failed != (step != "") {
+				t.Fatalf("Commit: %v", err)
+			}
+			o.open(t)
+			sw, err = o.Resume(t.Context(), "op-d")
+			must(t, err)
+			must(t, sw.Commit(t.Context()))
+			if p, err := sw.Check(t.Context()); err != nil || !p.Match || len(p.Notes) > 0 {
+				t.Errorf("%+v, %v", p, err)
+			}
+			for i, now := range tuples()[:4] {
+				if !strings.Contains(now, "755 5:5") && !strings.Contains(now, "644 5:5") {
+					t.Errorf("%s is %s", paths[i], now)
+				}
+			}
+			if tuples()[4] != was[4] || inodeOf(t, o.in(database)) != ino {
+				t.Errorf("the database is %s, and was %s", tuples()[4], was[4])
+			}
+			must(t, sw.Undo(t.Context()))
+			if p, err := sw.Check(t.Context()); err != nil || !p.Match || !slices.Equal(tuples(), was) {
+				t.Errorf("undone: %+v, %v; it is %q, and was %q", p, err, tuples(), was)
+			}
+		})
+	}
+	t.Run("hidden", func(t *testing.T) {
+		o, target, tuples := prepare(t, 0o700)
+		hidden := o.site.capture(t)
+		refused := func(target, base snap.Snapshot) {
+			t.Helper()
+			was := tuples()
+			_, err := o.Prepare(t.Context(), snap.RestoreRequest{ID: "op-d", Target: target.ID, Base: base.ID})
+			if errs.KindOf(err) != errs.Conflict || !strings.Contains(err.Error(), "/data would get another owner") {
+				t.Errorf("%v", err)
+			}
+			if !slices.Equal(tuples(), was) {
+				t.Errorf("it is %q, and was %q", tuples(), was)
+			}
+		}
+		refused(target, hidden)
+		for _, p := range paths {
+			must(t, os.Chown(o.in(p), ownerID, ownerID))
+		}
+		refused(hidden, o.site.capture(t)) // an undo could not go back
 	})
 }

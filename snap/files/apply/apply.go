@@ -229,6 +229,11 @@ func (h *Job) remove(d *diff.Delta) error {
 // keepFolder keeps a folder that contains only excluded paths and mount points. If it contains anything else, keepFolder
 // returns an error.
 func (h *Job) keepFolder(path string, busy error) error {
+	d := h.at[path]
+	remake := d != nil && d.Remake
+	if busy == unix.EBUSY && remake {
+		return h.p.heldError(h.op, d.Seen())
+	}
 	if busy != unix.EBUSY {
 		dir, err := h.folder(path)
 		if err != nil {
@@ -244,16 +249,36 @@ func (h *Job) keepFolder(path string, busy error) error {
 			if err != nil {
 				return err
 			}
-			if !h.stays[p] && !st.Mount && !h.p.Walker.Workspace.Exclude.Excludes(p, st.Kind() == manifest.DirKind) {
+			if h.made[p] != st.ID && !h.stays[p] && !st.Mount && !h.p.Walker.Workspace.Exclude.Excludes(p, st.Kind() == manifest.DirKind) {
 				return h.changed(p)
 			}
+			if remake && h.stays[p] {
+				return h.p.heldError(h.op, d.Seen())
+			}
 		}
-	}
-	if d := h.at[path]; d != nil && d.Remake {
-		return h.p.heldError(h.op, d.Seen())
+		if remake {
+			return h.keepInPlace(dir, d)
+		}
 	}
 	h.stay(path)
 	return nil
+}
+
+// keepInPlace lets the open folder of d stay, because only databases are left in it. It counts as made by this apply, and gets its new owner and
+// mode in makeFolders, before anything new is placed in it.
+func (h *Job) keepInPlace(dir *beneath.Root, d *diff.Delta) error {
+	have, id, err := rights.ReadEntry(dir.FD())
+	if err != nil {
+		return err
+	}
+	held, err := h.p.heldIn(dir, d.Path, h.p.open(d, have))
+	if err == nil && held != "" {
+		err = h.p.heldError(h.op, d.Seen())
+	}
+	if err == nil {
+		h.made[d.Path] = id
+	}
+	return err
 }
 
 // stay records that a folder cannot be removed, because it has excluded or mounted paths.
@@ -282,17 +307,31 @@ func (h *Job) makeFolders() error {
 			err = h.make(dir, name, d.Path)
 		}
 		if err == unix.EEXIST {
-			if st, e := inode.StatAt(dir.FD(), name); e == nil && st.Kind() == manifest.DirKind {
-				continue
-			}
-			err = h.changed(d.Path)
+			err = h.found(dir, name, d)
+		} else if err == nil {
+			h.forget()
 		}
 		if err != nil {
 			return h.failed(d.Path, err)
 		}
-		h.forget()
 	}
 	return nil
+}
+
+// found returns an error unless what is in d's place is a folder. If keepInPlace let it stay, it gets its new owner and mode.
+func (h *Job) found(dir *beneath.Root, name string, d *diff.Delta) error {
+	st, err := inode.StatAt(dir.FD(), name)
+	if err != nil || st.Kind() != manifest.DirKind {
+		return h.changed(d.Path)
+	}
+	if h.made[d.Path] != st.ID {
+		return nil
+	}
+	kept, err := h.openFolder(d.Path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(h.finishFolder(kept, d), kept.Close())
 }
 
 // idle reports whether the entry of a folder itself neither was changed nor must be changed.

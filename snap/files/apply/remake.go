@@ -101,7 +101,7 @@ func (r *remaker) tieOutside() error {
 }
 
 // checkHeld refuses to change the owner of a folder that contains excluded paths or mount points. These would stay, and the new
-// owner must not get them.
+// owner must not get them. A registered database may stay where the folder's rights do not hide it from the reader.
 func (p *Applier) checkHeld(op string, deltas []diff.Delta) error {
 	var root *beneath.Root
 	top := "" // the last remade folder
@@ -121,7 +121,7 @@ func (p *Applier) checkHeld(op string, deltas []diff.Delta) error {
 			}
 			defer root.Close()
 		}
-		held, err := p.Held(root, deltas[i].Path)
+		held, err := p.Held(root, deltas[i].Path, p.open(&deltas[i], deltas[i].Old))
 		if err != nil {
 			return err
 		}
@@ -137,17 +137,32 @@ func (p *Applier) heldError(op, path string) error {
 		WithHint("move the excluded paths out of the folder, or ask an administrator to restore its owner and mode; then try again")
 }
 
-// Held returns an excluded path or mount point in the folder path, "" if there is none.
-func (p *Applier) Held(root *beneath.Root, path string) (string, error) {
+// open reports whether the reader may look into the folder of d, whose entry is have, before and after the change: then its rights hide nothing that is in it.
+func (p *Applier) open(d *diff.Delta, have *manifest.Entry) bool {
+	return d.HiddenBy == "" && manifest.IsFolder(d.New) && p.Reader.SeesInto(have) && p.Reader.SeesInto(d.New)
+}
+
+// Held returns an excluded path or mount point in the folder path, "" if there is none. If open is true, the databases that other drivers restore
+// do not count.
+func (p *Applier) Held(root *beneath.Root, path string, open bool) (string, error) {
 	dir, err := root.OpenDir(path)
 	if err != nil {
 		return "", nil // the path is no folder any more, which the restore itself will notice
 	}
 	defer dir.Close()
+	return p.heldIn(dir, path, open)
+}
+
+// heldIn does the same as Held for an open folder.
+func (p *Applier) heldIn(dir *beneath.Root, path string, open bool) (string, error) {
 	names, err := inode.List(dir.FD())
 	for _, name := range names {
+		at := relpath.Join(path, name)
 		st, err := inode.StatAt(dir.FD(), name)
-		if err == nil && (st.Mount || p.Walker.Workspace.Exclude.Excludes(relpath.Join(path, name), st.Kind() == manifest.DirKind)) {
+		if err != nil || open && !st.Mount && p.Walker.Workspace.Exclude.Skips(at) {
+			continue
+		}
+		if st.Mount || p.Walker.Workspace.Exclude.Excludes(at, st.Kind() == manifest.DirKind) {
 			return name, nil
 		}
 	}

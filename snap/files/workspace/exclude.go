@@ -46,6 +46,9 @@ func (x *Rules) Excludes(path string, isDir bool) bool {
 	return x.match != nil && x.match.Match(strings.Split(path, "/"), isDir)
 }
 
+// Skips reports whether path belongs to another driver.
+func (x *Rules) Skips(path string) bool { return x.skip[path] }
+
 // Covers reports whether the file path, or a folder above it, is left out.
 func (x *Rules) Covers(path string) bool {
 	for i := range len(path) {
