@@ -419,3 +419,51 @@ func TestStaysInPlace(t *testing.T) {
 		})
 	}
 }
+
+// TestFirstNameStays: a file of several names is put back where its first name has to stay as it is, and its other names are one file again.
+func TestFirstNameStays(t *testing.T) {
+	for _, c := range []struct {
+		name, before, after, note string
+		root                      bool
+	}{
+		{name: "folder that holds excluded files", before: "echo f >data", after: "rm data; mkdir data; echo x >data/x.log", note: "/data stays"},
+		{name: "excluded folder", before: "echo f >cache", after: "rm cache; mkdir cache; echo x >cache/x", note: "/cache stays"},
+		{name: "mount over its folder", before: "mkdir data; echo f >data/f", after: "mount -t tmpfs none data", note: "/data is or was a mount point", root: true},
+	} {
+		for _, since := range []string{"rm l? m", "echo g >l1; ln -f l1 l2; ln -f l1 m"} {
+			t.Run(c.name+", "+since, func(t *testing.T) {
+				if c.root {
+					testkit.Need(t, "root")
+				}
+				s := newSite(t, func(c *Config) { c.Exclude = []string{"*.log", "cache/"} })
+				t.Cleanup(func() { _ = unix.Unmount(s.dir+"/data", unix.MNT_DETACH) })
+				run(t, s.dir, c.before+"; for l in l1 l2 m; do ln $(find . -type f | sort | head -n1) $l; done")
+				target := s.capture(t)
+				run(t, s.dir, since+"; "+c.after)
+				before := listing(t, s.dir)
+				base := s.capture(t)
+				sw, err := s.Prepare(t.Context(), snap.RestoreRequest{ID: "op-x", Target: target.ID, Base: base.ID})
+				must(t, err)
+				must(t, sw.Commit(t.Context()))
+				for _, l := range []string{"l1", "l2", "m"} {
+					if got, err := os.ReadFile(s.dir + "/" + l); string(got) != "f\n" || inodeOf(t, s.dir+"/"+l) != inodeOf(t, s.dir+"/l1") {
+						t.Errorf("%s is %q, %v, or another file than l1", l, got, err)
+					}
+				}
+				if p, err := sw.Check(t.Context()); err != nil || !p.Match || !strings.Contains(strings.Join(p.Notes, " "), c.note) {
+					t.Errorf("%+v, %v", p, err)
+				}
+				run(t, s.dir, "cp -p m apart; mv apart m")
+				if p, err := sw.Check(t.Context()); err != nil || p.Match {
+					t.Errorf("a name is another file: %+v, %v", p, err)
+				}
+				run(t, s.dir, "ln -f l1 m")
+				must(t, sw.Undo(t.Context()))
+				if p, err := sw.Check(t.Context()); err != nil || !p.Match {
+					t.Errorf("undone: %+v, %v", p, err)
+				}
+				same(t, "undone", listing(t, s.dir), before)
+			})
+		}
+	}
+}

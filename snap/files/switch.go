@@ -263,7 +263,8 @@ func (c *change) proof(ctx context.Context, op string, base, want, live *manifes
 }
 
 // allBut reports whether live is the goal want but for what had to stay because mulligan does not touch it: folders, for what they hold,
-// excluded folders in the place of something else, and what is or was mounted. deltas are the differences from the goal to live.
+// excluded folders in the place of something else, and what is or was mounted. The other names of a file whose first name stays are a
+// group without it. deltas are the differences from the goal to live.
 func (c *change) allBut(ctx context.Context, deltas []diff.Delta, want, live *manifest.Manifest) (bool, error) {
 	root, err := c.d.ws.Open()
 	if err != nil {
@@ -292,6 +293,19 @@ func (c *change) allBut(ctx context.Context, deltas []diff.Delta, want, live *ma
 		if stays {
 			stayed[d.Path] = true
 			toWant.Put(d.Path, d.New)
+		}
+	}
+	for _, names := range diff.Regrouped(deltas, stayed, func(d *diff.Delta) *manifest.Entry { return d.Old }) {
+		for _, path := range names {
+			e, err := want.Find(path)
+			if err != nil {
+				return false, err
+			}
+			x := *e
+			if x.SetGroup(""); len(names) > 1 {
+				x.SetGroup(names[0])
+			}
+			toWant.Put(path, &x)
 		}
 	}
 	if want, err = want.Edit(ctx, &toWant); err != nil {

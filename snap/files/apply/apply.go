@@ -55,6 +55,8 @@ type job struct {
 	guarded   map[string]bool     // folders whose rights, or those of a folder above, may exclude a user
 	scan      *walk.Scan          // for examining single paths
 
+	regrouped map[string][]string // hard-link groups whose first name stays as it is, with their other names
+
 	tmp   atomic.Int64    // number of the next temporary name
 	stays map[string]bool // folders that could not be removed, because they contain paths that must stay
 	whole bool            // sync everything, because an earlier apply was interrupted

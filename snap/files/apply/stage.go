@@ -36,6 +36,7 @@ func (a *job) tmpName() string { return fmt.Sprint(TempPrefix(string(a.id)), a.t
 
 // placeFiles brings everything that is no folder and no further name of a file.
 func (h *Job) placeFiles() error {
+	h.regrouped = diff.Regrouped(h.deltas, h.stays, func(d *diff.Delta) *manifest.Entry { return d.New })
 	var batch []*diff.Delta
 	var bytes int64
 	for i := range h.deltas {
@@ -119,14 +120,27 @@ func (a *job) follows(d *diff.Delta) bool {
 	if d.LinkTo != "" {
 		return true
 	}
-	if d.New.Group() == "" || d.New.Group() == d.Path {
+	name := a.first(d)
+	if name == "" || name == d.Path {
 		return false
 	}
-	first := a.at[d.New.Group()]
+	first := a.at[name]
 	if first == nil {
 		return !a.scoped() // unchanged, hence there
 	}
 	return first.New != nil && first.New.Group() == d.New.Group()
+}
+
+// first returns the name to which the further names of d's new file are linked, "" if it has no other name.
+func (a *job) first(d *diff.Delta) string {
+	group := d.New.Group()
+	switch names := a.regrouped[group]; {
+	case d.LinkTo != "":
+		return d.LinkTo
+	case len(names) > 0:
+		return names[0]
+	}
+	return group
 }
 
 func (a *job) scoped() bool { return len(a.scan.Scope) > 0 }
@@ -318,10 +332,7 @@ func (h *Job) link(d *diff.Delta) error {
 	if err != nil {
 		return err
 	}
-	group := d.New.Group()
-	if d.LinkTo != "" {
-		group = d.LinkTo
-	}
+	group := h.first(d)
 	folder, name := relpath.Split(group)
 	from, err := h.root.OpenDir(folder)
 	if err != nil {

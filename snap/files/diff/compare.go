@@ -4,6 +4,7 @@ package diff
 import (
 	"context"
 	"fmt"
+	"maps"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -275,6 +276,31 @@ func (d *Delta) SameGroup() bool {
 		return d.New.Group() == ""
 	}
 	return d.Old.Group() == d.New.Group()
+}
+
+// Regrouped returns the hard-link groups of entries whose first name stays as it is, with their other names in order: the first of these takes
+// its place. stays has the paths that stay beside those that are mounted, and entry returns that entry of a delta which is meant.
+func Regrouped(deltas []Delta, stays map[string]bool, entry func(*Delta) *manifest.Entry) map[string][]string {
+	alone := maps.Clone(stays)
+	for i := range deltas {
+		if deltas[i].Mounted() {
+			alone[deltas[i].Path] = true
+		}
+	}
+	out := map[string][]string{}
+	for i := range deltas {
+		e := entry(&deltas[i])
+		if e == nil || e.Group() == "" || alone[deltas[i].Path] {
+			continue
+		}
+		for p := e.Group(); p != "."; p, _ = relpath.Split(p) {
+			if alone[p] {
+				out[e.Group()] = append(out[e.Group()], deltas[i].Path)
+				break
+			}
+		}
+	}
+	return out
 }
 
 // Mounted reports whether either entry is a mount point. A mount point stays as it is.
