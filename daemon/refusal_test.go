@@ -455,7 +455,7 @@ func TestStateFolderApart(t *testing.T) {
 }
 
 // TestNewFolderWithExcluded: a folder that was made since the checkpoint and holds what is excluded stays, with a warning, and the rollback is
-// proven all the same. So it is on the way forward again.
+// proven all the same. The receipt names what was removed, without the folder. So it is on the way forward again.
 func TestNewFolderWithExcluded(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
@@ -469,6 +469,12 @@ func TestNewFolderWithExcluded(t *testing.T) {
 	res := goBack(t, d, cp, ipc.RollbackRequest{})
 	if v := res.Verification; v == nil || !v.Layers["files"].Match || !strings.Contains(strings.Join(res.Warnings, " "), "/web stays") {
 		t.Errorf("%+v", res)
+	}
+	removed := slices.ContainsFunc(res.Warnings, func(w string) bool {
+		return strings.HasPrefix(w, `made since the checkpoint and removed: "web/page" (`)
+	})
+	if !removed || len(res.ChangesReverted) != 1 || res.ChangesTotal != 1 || res.ChangesReverted[0].Path != "web/page" {
+		t.Errorf("of web, the page alone was removed: %q, %+v", res.Warnings, res.ChangesReverted)
 	}
 	if entries, err := os.ReadDir(filepath.Join(w.ws(), "web")); err != nil || len(entries) != 1 || read(t, w.ws(), "web/node_modules/x/y") != "x\n" {
 		t.Errorf("%v, %v", entries, err)

@@ -175,6 +175,7 @@ func (ps *parts) commitPart(ctx context.Context, p *part, verify bool) (note str
 	if err := p.sw.Commit(ctx); err != nil {
 		return "", err
 	}
+	p.list, p.total = ps.goal.changes(p) // without what could not be changed
 	note = fmt.Sprintf("%s: %d changed, snap=%s", p.Name, p.total, p.target)
 	if verify {
 		if err := p.check(ctx); err != nil {

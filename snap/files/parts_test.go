@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -59,6 +60,14 @@ func TestExcluded(t *testing.T) {
 		if got, err := os.ReadFile(s.dir + "/" + path); string(got) != want {
 			t.Errorf("%s is %q (%v), want %q", path, got, err, want)
 		}
+	}
+	var reverted []string
+	list, _ := sw.Changes(100)
+	for _, c := range list {
+		reverted = append(reverted, c.Path)
+	}
+	if want := []string{"code", "data/main.db-shm", "new/y"}; !slices.Equal(reverted, want) { // new and the folders below it stay
+		t.Errorf("the commit has changed %q, want %q", reverted, want)
 	}
 	check := func(match bool) {
 		t.Helper()

@@ -43,7 +43,7 @@ func (c *change) differences(ctx context.Context) ([]diff.Delta, error) {
 	return c.deltas, err
 }
 
-// Changes lists the changes from target to base, which Commit reverts.
+// Changes lists the changes from target to base, which Commit reverts. After Commit it leaves out what had to stay.
 func (c *change) Changes(limit int) ([]snap.Change, int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -54,6 +54,11 @@ func (c *change) Changes(limit int) ([]snap.Change, int) {
 	back := slices.Clone(deltas)
 	for i := range back {
 		back[i].Old, back[i].New = back[i].New, back[i].Old
+	}
+	if c.plan.State == switched {
+		if stayed, err := c.stayed(back); err == nil { // otherwise Check reports the same error
+			back = slices.DeleteFunc(back, func(d diff.Delta) bool { return d.Mounted() || stayed[d.Path] })
+		}
 	}
 	return diff.Changes(back, limit)
 }
@@ -266,14 +271,12 @@ func (c *change) proof(ctx context.Context, op string, base, want, live *manifes
 // excluded folders in the place of something else, and what is or was mounted. The other names of a file whose first name stays are a
 // group without it. deltas are the differences from the goal to live.
 func (c *change) allBut(ctx context.Context, deltas []diff.Delta, want, live *manifest.Manifest) (bool, error) {
-	root, err := c.d.ws.Open()
+	stayed, err := c.stayed(deltas)
 	if err != nil {
 		return false, err
 	}
-	defer root.Close()
-	stayed, toWant, toLive := map[string]bool{}, manifest.Edits{}, manifest.Edits{}
-	for _, d := range slices.Backward(deltas) { // the deepest first
-		stays := false
+	var toWant, toLive manifest.Edits
+	for _, d := range deltas {
 		switch {
 		case d.Mounted():
 			is := d.Old
@@ -282,16 +285,7 @@ func (c *change) allBut(ctx context.Context, deltas []diff.Delta, want, live *ma
 			}
 			toWant.Put(d.Path, is)
 			toLive.Put(d.Path, is)
-		case d.New == nil:
-			stays, err = c.excludedFolder(root, d.Path)
-		case d.New.IsDir() && !manifest.IsFolder(d.Old):
-			stays, err = c.mustStay(root, d.Path, stayed)
-		}
-		if err != nil {
-			return false, err
-		}
-		if stays {
-			stayed[d.Path] = true
+		case stayed[d.Path]:
 			toWant.Put(d.Path, d.New)
 		}
 	}
@@ -322,6 +316,34 @@ func (c *change) allBut(ctx context.Context, deltas []diff.Delta, want, live *ma
 	return err == nil && is == able, err
 }
 
+// stayed returns the paths at which mulligan could not reach the goal because of excluded folders, or of folders for what they hold. deltas are the
+// differences from the goal to another state.
+func (c *change) stayed(deltas []diff.Delta) (map[string]bool, error) {
+	root, err := c.d.ws.Open()
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	stayed := map[string]bool{}
+	for _, d := range slices.Backward(deltas) { // the deepest first
+		stays := false
+		switch {
+		case d.Mounted():
+		case d.New == nil:
+			stays, err = c.excludedFolder(root, d.Path)
+		case d.New.IsDir() && !manifest.IsFolder(d.Old):
+			stays, err = c.mustStay(root, d.Path, stayed)
+		}
+		if err != nil {
+			return nil, err
+		}
+		if stays {
+			stayed[d.Path] = true
+		}
+	}
+	return stayed, nil
+}
+
 // excludedFolder reports whether there is a folder at the path that is excluded.
 func (c *change) excludedFolder(root *beneath.Root, path string) (bool, error) {
 	if !c.d.ws.Exclude.Excludes(path, true) {
@@ -338,7 +360,7 @@ func (c *change) excludedFolder(root *beneath.Root, path string) (bool, error) {
 func (c *change) mustStay(root *beneath.Root, path string, stayed map[string]bool) (bool, error) {
 	dir, err := root.OpenDir(path)
 	if err != nil {
-		return false, err
+		return false, nil // it is no folder, or gone
 	}
 	defer dir.Close()
 	names, err := inode.List(dir.FD())
