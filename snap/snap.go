@@ -127,6 +127,9 @@ type CaptureRequest struct {
 	// Revive allows the driver to start a server of the layer that is down. Only a rollback sets Revive: the server may have been
 	// stopped on purpose, and other captures leave it stopped.
 	Revive bool
+	// Paths are what a restore needs of the snapshot of a workspace; none: everything. What lies outside of them and cannot be read is left out: a restore
+	// to the snapshot leaves it as it is, and a warning names it.
+	Paths []string
 	// At asks a Journal for the state at an earlier position; "" is the present.
 	At Mark
 	// Read, if it is set, is called as soon as the live state has been read, while the snapshot is still being stored: the app may go on then. A driver

@@ -231,6 +231,70 @@ func TestDatabaseOfAnother(t *testing.T) {
 	has("one")
 }
 
+// TestUnreadableOutsideOfScope: a file that the daemon may not read keeps it from a rollback that is of that file too, and from none that leaves it out:
+// not from one of a scope, nor from the way forward again, nor from a revert.
+func TestUnreadableOutsideOfScope(t *testing.T) {
+	t.Parallel()
+	testkit.Need(t, "root")
+	d := newDaemon(t)
+	d.cred = &syscall.Credential{Uid: 65534, Gid: 65534}
+	shell(t, d.dir, "chown 65534:65534 . && chmod 755 .")
+	d.start()
+	a := newApp(t, d, 10)
+	d.must("app", "set", "auto=true", "--app", "shop")
+	eventually(t, "the files are followed", func() bool {
+		app, err := d.client.App(t.Context(), "shop")
+		return err == nil && app.Following == "watching"
+	})
+	file, secret := filepath.Join(a.ws, "src/d0/f1"), filepath.Join(a.ws, "secret")
+	before, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cp := string(a.create().ID)
+	_, err = d.client.BeginTurn(t.Context(), "shop", ipc.BeginTurn{TurnID: "t1", ConversationID: "c1", MessageID: "m1", Agent: "test"})
+	if err == nil {
+		_, err = d.client.BeginCall(t.Context(), "shop", "t1", ipc.BeginCall{CallID: "call1", Tool: "Bash", Before: true, DeadlineMS: 10000})
+	}
+	a.write(t, "src/d0/f1", "the agent's")
+	if err == nil {
+		_, err = d.client.EndCall(t.Context(), "shop", "t1", "call1")
+	}
+	if err == nil {
+		_, err = d.client.EndTurn(t.Context(), "shop", "t1")
+	}
+	if err == nil {
+		err = os.WriteFile(secret, []byte("root's"), 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	is := func(want string) {
+		t.Helper()
+		for path, text := range map[string]string{file: want, secret: "root's"} {
+			if got, err := os.ReadFile(path); string(got) != text {
+				t.Errorf("%s is %q, %v; want %q", path, got, err, text)
+			}
+		}
+	}
+	d.refused(5, []string{"secret"}, "rollback", cp, "--app", "shop")
+	d.refused(5, []string{"secret"}, "rollback", cp, "--app", "shop", "--scope", filepath.Join(a.ws, "src"), "--scope", secret)
+	is("the agent's")
+	res := ask[ipc.RollbackResult](d, "rollback", cp, "--app", "shop", "--scope", filepath.Join(a.ws, "src"))
+	if w := strings.Join(res.SafetyCheckpoint.Warnings, " "); !strings.Contains(w, "secret is not captured") {
+		t.Errorf("the safety checkpoint does not say that it lacks the secret: %q", w)
+	}
+	is(string(before))
+	d.must("redo", "--app", "shop")
+	is("the agent's")
+	d.must("revert", "--app", "shop", "--call", "call1")
+	is(string(before))
+	if err := os.Remove(secret); err != nil {
+		t.Fatal(err)
+	}
+	a.create()
+}
+
 // tmpfs mounts a file system of so many MB on dir.
 func (d *daemonProcess) tmpfs(dir string, mb int) {
 	t := d.t

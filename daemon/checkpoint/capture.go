@@ -88,6 +88,9 @@ func (svc *Service) CaptureLayerAs(ctx context.Context, l layer.Layer, id snap.S
 	snap.Begin(ctx, "capturing "+string(l.Name))
 	began := time.Now()
 	req := snap.CaptureRequest{ID: id, Quiesced: how.Still.All, Revive: how.Revive}
+	if l.Name == snap.Files {
+		req.Paths = how.Paths
+	}
 	s, err := take(ctx, req)
 	if err != nil && how.Salvage && layer.Unreadable(err) {
 		s, err = salvage(ctx, l, req, err)
@@ -129,9 +132,10 @@ func (svc *Service) Record(ctx context.Context, a *app.App, cp *store.Checkpoint
 // How says how layers are captured.
 type How struct {
 	Still   Stillness
-	memory  bool // the memory of the domain is captured too
-	Revive  bool // a server that is down may be started
-	Salvage bool // the raw bytes of a layer that cannot be read are kept
+	memory  bool     // the memory of the domain is captured too
+	Revive  bool     // a server that is down may be started
+	Salvage bool     // the raw bytes of a layer that cannot be read are kept
+	Paths   []string // what a restore needs of the files, as in snap.CaptureRequest
 }
 
 // salvage keeps the raw bytes of a layer whose capture failed with why. The snapshot has a warning

@@ -139,7 +139,7 @@ func (v *revert) choose(ctx context.Context) error {
 	}
 	short, cancel := context.WithTimeout(ctx, turns.FlushLong)
 	defer cancel()
-	now, err := v.t.Flush(short)
+	now, err := flush(short, v.t)
 	if err != nil {
 		return err
 	}
@@ -290,7 +290,7 @@ func (v *revert) preview(ctx context.Context) (how snap.Reverted, err error) {
 	if err := v.d.store.PutDisposals(ctx, made...); err != nil {
 		return how, err
 	}
-	s, _, err := v.d.checkpoints.CaptureLayerAs(ctx, l, ids[0], checkpoint.How{})
+	s, _, err := v.d.checkpoints.CaptureLayerAs(ctx, l, ids[0], checkpoint.How{Paths: v.paths()})
 	if err != nil {
 		return how, err
 	}
@@ -313,6 +313,15 @@ func (v *revert) layer() (layer.Layer, snap.Reverter, error) {
 	return l, r, nil
 }
 
+// paths lists the paths that the revert may change.
+func (v *revert) paths() []string {
+	list := make([]string, len(v.writes))
+	for i, w := range v.writes {
+		list[i] = w.Path
+	}
+	return list
+}
+
 func (v *revert) request(op ipc.OperationID, base snap.SnapshotID) snap.RevertRequest {
 	return snap.RevertRequest{ID: snap.RestoreID(op), Base: base, Writes: v.writes, Force: v.req.Force}
 }
@@ -322,7 +331,7 @@ func (v *revert) rollback(who string) (*rollback, *withoutWrites) {
 	l, _ := v.a.Layer(snap.Files)
 	g := &withoutWrites{v: v}
 	r := v.d.newOperation(v.a, ipc.OperationID(records.NewID("op-")), ipc.RollbackRequest{}, g)
-	g.r, r.parts.list = r, []*part{{Layer: l}}
+	g.r, r.parts.list, r.paths = r, []*part{{Layer: l}}, v.paths()
 	r.plan = rollbackPlan{
 		Phase: preparing, Revert: target(v.req), Begun: v.d.opt.Now().UTC(), Reason: v.req.Reason,
 		Verify: true, Actor: who, Layers: []snap.Layer{snap.Files},

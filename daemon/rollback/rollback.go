@@ -27,7 +27,7 @@ type rollback struct {
 	target store.Checkpoint
 	safety store.Checkpoint
 	parts  *parts
-	paths  []string // the scope, when it is some of the files
+	paths  []string // the scope, when it is some of the files; of a revert, what it may change
 	stages *stageRunner
 	hints  *hints
 	unit   *unit

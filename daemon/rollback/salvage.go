@@ -29,7 +29,7 @@ func salvageable(err error) bool {
 // stop the app, because a layer kept changing while the app ran, or cannot be read and is kept as raw
 // bytes.
 func (r *rollback) captureBase(ctx context.Context, still checkpoint.Stillness, running bool) (cp store.Checkpoint, halted bool, err error) {
-	cp, err = r.d.checkpoints.Capture(ctx, r.a, r.parts.layers(), checkpoint.How{Still: still, Revive: true})
+	cp, err = r.d.checkpoints.Capture(ctx, r.a, r.parts.layers(), checkpoint.How{Still: still, Revive: true, Paths: r.paths})
 	moving, kept := errors.Is(err, snap.ErrChanged), salvageable(err)
 	switch {
 	case err == nil:
@@ -43,7 +43,7 @@ func (r *rollback) captureBase(ctx context.Context, still checkpoint.Stillness, 
 	case !kept:
 		return cp, false, r.hints.orWithout(err)
 	}
-	cp, err = r.d.checkpoints.Capture(ctx, r.a, r.parts.layers(), checkpoint.How{Still: still, Revive: true, Salvage: true})
+	cp, err = r.d.checkpoints.Capture(ctx, r.a, r.parts.layers(), checkpoint.How{Still: still, Revive: true, Salvage: true, Paths: r.paths})
 	return cp, halted, r.hints.orWithout(err)
 }
 

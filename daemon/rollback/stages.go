@@ -118,7 +118,7 @@ func (r *rollback) recapture(ctx context.Context, stale map[snap.Layer]bool) err
 			continue
 		}
 		l, _ := r.a.Layer(s.Layer)
-		n, warnings, err := r.d.checkpoints.CaptureLayer(ctx, r.a, l, checkpoint.How{Still: checkpoint.Stillness{All: r.unit.stops()}, Revive: true, Salvage: true})
+		n, warnings, err := r.d.checkpoints.CaptureLayer(ctx, r.a, l, checkpoint.How{Still: checkpoint.Stillness{All: r.unit.stops()}, Revive: true, Salvage: true, Paths: r.paths})
 		if err != nil {
 			return errs.Also(err, r.d.checkpoints.Drop(ctx, r.a, fresh))
 		}

@@ -46,7 +46,11 @@ func (d *Driver) capture(ctx context.Context, op, root string, req snap.CaptureR
 	if root == d.warmName() {
 		how = follow.CheckNames // the Capture that follows checks the rest
 	}
-	v, err := d.presentStored(ctx, op, b, nil, how)
+	need, err := makeScope(op, req.Paths)
+	if err != nil {
+		return snap.Snapshot{}, err
+	}
+	v, err := d.read(ctx, op, b, nil, need, how, nil, b)
 	if err != nil {
 		return snap.Snapshot{}, err
 	}
@@ -106,11 +110,11 @@ func cool(d *Driver) error {
 	return d.cfg.Store.Delete(d.warmName())
 }
 
-// walk reads the workspace, or the part sc, into b. With oneMoment, the state of each git repository is that of one moment.
-func (d *Driver) walk(ctx context.Context, op string, b *cas.Batch, sc relpath.Scope, fresh map[string]bool, oneMoment bool) (*follow.View, error) {
+// walk reads the workspace, or the part sc, into b. What is not in need and cannot be read is left out. With oneMoment, the state of each git repository is that of one moment.
+func (d *Driver) walk(ctx context.Context, op string, b *cas.Batch, sc, need relpath.Scope, fresh map[string]bool, oneMoment bool) (*follow.View, error) {
 	s := d.walker.NewScan(ctx, op, b, b.Keep)
 	s.OneMoment, s.Pack = oneMoment, true
-	s.Scope, s.Fresh = sc, func(p string) bool { return fresh[p] }
+	s.Scope, s.Need, s.Fresh = sc, need, func(p string) bool { return fresh[p] }
 	if id, err := d.ws.RootID(); err == nil { // otherwise run returns the error
 		s.Mapped = walk.MappedToWrite(id.Dev)
 	}
@@ -160,29 +164,31 @@ func (d *Driver) captureAt(op string, req snap.CaptureRequest) (snap.Snapshot, e
 // present returns the state of the workspace: from the journal if that is current, and otherwise by a walk of everything, or of
 // sc, into b.
 func (d *Driver) present(ctx context.Context, op string, b *cas.Batch, sc relpath.Scope) (*follow.View, error) {
-	return d.read(ctx, op, b, sc, follow.CheckPatrolled, nil, nil)
+	return d.read(ctx, op, b, sc, sc, follow.CheckPatrolled, nil, nil)
 }
 
 // presentFresh does the same as present, for a proof: it reads the paths of fresh from the disk even if the cache has them.
 func (d *Driver) presentFresh(ctx context.Context, op string, b *cas.Batch, sc relpath.Scope, fresh map[string]bool) (*follow.View, error) {
-	return d.read(ctx, op, b, sc, follow.CheckStores, fresh, nil)
+	return d.read(ctx, op, b, sc, sc, follow.CheckStores, fresh, nil)
 }
 
 // presentStored does the same as present, and always stores the manifest in b.
 func (d *Driver) presentStored(ctx context.Context, op string, b *cas.Batch, sc relpath.Scope, how follow.Depth) (*follow.View, error) {
-	return d.read(ctx, op, b, sc, how, nil, b)
+	return d.read(ctx, op, b, sc, sc, how, nil, b)
 }
 
-func (d *Driver) read(ctx context.Context, op string, b *cas.Batch, sc relpath.Scope, how follow.Depth, fresh map[string]bool, to *cas.Batch) (*follow.View, error) {
+// read does the work of present. need is what must be readable, if that is not everything. The journal is not current where something cannot be read: then
+// a walk shows whether that is needed.
+func (d *Driver) read(ctx context.Context, op string, b *cas.Batch, sc, need relpath.Scope, how follow.Depth, fresh map[string]bool, to *cas.Batch) (*follow.View, error) {
 	if len(sc) == 0 {
 		d.follower.Await(ctx)
 	}
 	v, err := d.follower.View(ctx, to, how, fresh)
-	if errors.Is(err, follow.ErrEnded) {
+	if errors.Is(err, follow.ErrEnded) || len(need) > 0 && walk.Unreadable(err) {
 		if len(sc) == 0 {
 			defer d.follower.Walking()()
 		}
-		return d.walk(ctx, op, b, sc, fresh, to != nil)
+		return d.walk(ctx, op, b, sc, need, fresh, to != nil)
 	}
 	return v, workspace.Wrap(errs.Failed, op, err)
 }

@@ -65,11 +65,16 @@ func makeScope(op string, paths []string) (relpath.Scope, error) {
 		}
 		sc = append(sc, c)
 	}
-	slices.Sort(sc)
+	slices.Sort(sc) // folders come before what is in them
 	var out relpath.Scope
+	has := map[string]bool{}
 	for _, p := range sc {
-		if len(out) == 0 || !out.Holds(p) {
-			out = append(out, p)
+		at := p
+		for at != "." && !has[at] {
+			at, _ = relpath.Split(at)
+		}
+		if at == "." {
+			has[p], out = true, append(out, p)
 		}
 	}
 	return out, nil

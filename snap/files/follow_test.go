@@ -105,7 +105,7 @@ func (f *followed) exact(t testing.TB) {
 	must(t, err)
 	other, err := New(Config{App: "other", Dir: f.dir, StateDir: t.TempDir(), Store: f.cas, Owner: -1, Exclude: f.cfg.Exclude, Skip: f.cfg.Skip})
 	must(t, err)
-	w, err := other.walk(t.Context(), "test", b, nil, nil, false)
+	w, err := other.walk(t.Context(), "test", b, nil, nil, nil, false)
 	must(t, err)
 	_, at, _, err := f.history.Head()
 	must(t, err)

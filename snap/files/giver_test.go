@@ -129,9 +129,11 @@ func errand(top string, args []string) error {
 }
 
 func restoreErrand(ctx context.Context, d *Driver, target, base snap.SnapshotID, paths []string) error {
-	if _, err := d.Capture(ctx, snap.CaptureRequest{ID: base}); err != nil {
+	s, err := d.Capture(ctx, snap.CaptureRequest{ID: base, Paths: paths})
+	if err != nil {
 		return err
 	}
+	fmt.Println(strings.Join(s.Warnings, "\n"))
 	sw, err := d.PrepareScoped(ctx, snap.RestoreRequest{ID: "op-" + snap.RestoreID(base), Target: target, Base: base}, paths)
 	if err != nil {
 		return err

@@ -70,7 +70,7 @@ func (d *Driver) Precheck(ctx context.Context, target snap.SnapshotID, paths []s
 	}
 	b := d.cfg.Store.Begin()
 	defer b.Discard()
-	now, err := d.read(ctx, op, b, sc, follow.CheckNames, nil, nil) // Prepare is given a capture that has looked at everything
+	now, err := d.read(ctx, op, b, sc, sc, follow.CheckNames, nil, nil) // Prepare is given a capture that has looked at everything
 	if err != nil {
 		return d.Verify(ctx, target, snap.Quick)
 	}

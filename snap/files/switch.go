@@ -168,7 +168,7 @@ func (c *change) converge(ctx context.Context, op string, going, done state) err
 	if done == undone { // the present state may have to be stored
 		now, err = c.d.presentStored(ctx, op, b, c.plan.scope(), follow.CheckAll)
 	} else { // Stale has just looked at everything
-		now, err = c.d.read(ctx, op, b, c.plan.scope(), follow.CheckNames, nil, nil)
+		now, err = c.d.read(ctx, op, b, c.plan.scope(), c.plan.scope(), follow.CheckNames, nil, nil)
 	}
 	if err != nil {
 		return err

@@ -170,7 +170,7 @@ func (h *Job) removeAll() error {
 	for i := len(h.deltas) - 1; i >= 0; i-- {
 		d := &h.deltas[i]
 		if d.Mounted() {
-			h.note("%s is or was a mount point and is left as it is.", h.shown(d.Path))
+			h.note("%s is or was a mount point, or could not be read, and is left as it is.", h.shown(d.Path))
 			continue
 		}
 		if err := h.ctx.Err(); err != nil {

@@ -240,7 +240,7 @@ func (d *Delta) summary() string {
 // what describes an entry: its type, or the size of a file.
 func what(e *manifest.Entry) string {
 	if e.Mount {
-		return "mount point"
+		return "mount point, or not readable"
 	}
 	switch e.Kind() {
 	case unix.S_IFDIR:

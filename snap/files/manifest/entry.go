@@ -16,7 +16,7 @@ type Entry struct {
 	Name     string
 	Mode     uint32 // st_mode: the type and all twelve permission bits
 	Uid, Gid uint32
-	Mount    bool // a mount point, of which only name and type are known
+	Mount    bool // a mount point, or what could not be read, of which only name and type are known
 	Loose    bool // a folder whose mtime is ignored, because a file of another driver is in it
 	Mtime    inode.Time
 	Size     int64     // of a regular file

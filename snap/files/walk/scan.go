@@ -51,6 +51,7 @@ type Scan struct {
 	Fresh     func(path string) bool // paths to read even if the memory knows them; nil: none
 	Mapped    map[uint64]bool        // inode numbers of files to read even if the memory knows them
 	Scope     relpath.Scope
+	Need      relpath.Scope // what lies outside of it and cannot be read is left out, with a warning; empty: nothing may be unreadable
 	Memory    Memory
 	OneMoment bool                         // reread git repositories until each was read at one moment
 	Skip      func(path string, err error) // unless nil, is called for paths that change or can't be read; the rest is read
@@ -230,7 +231,7 @@ func (s *Scan) listing(dir *beneath.Root, path string, n *manifest.Node) error {
 			continue
 		}
 		kid, err := s.ReadEntry(dir, p, name, st)
-		if err := s.Passes(p, err); err != nil {
+		if err := s.Passes(p, s.leaveOut(p, kid, st.Kind(), err)); err != nil {
 			return err
 		}
 		s.meter.Add(1)
@@ -281,7 +282,7 @@ func (s *Scan) subfolders(dir *beneath.Root, path string, n *manifest.Node) erro
 	var failed error
 	walk := func(k *manifest.Node) {
 		p := relpath.Join(path, k.Name)
-		if err := s.Passes(p, s.Subfolder(dir, p, k)); err != nil {
+		if err := s.Passes(p, s.leaveOut(p, k, manifest.DirKind, s.Subfolder(dir, p, k))); err != nil {
 			once.Do(func() { failed = err })
 		}
 	}
@@ -326,10 +327,26 @@ func (s *Scan) Subfolder(dir *beneath.Root, path string, n *manifest.Node) error
 
 // Mounted turns n into a mount point.
 func (s *Scan) Mounted(path string, n *manifest.Node) {
-	n.Entry = manifest.Entry{Name: n.Name, Mode: n.Kind(), Mount: true}
+	unread(n, n.Kind())
+	s.warn("%s", MountWarning(s.shown(path)))
+}
+
+// unread gives n, of which only name and type are known, the entry of a mount point: a restore leaves it as it is.
+func unread(n *manifest.Node, kind uint32) {
+	n.Entry = manifest.Entry{Name: n.Name, Mode: kind, Mount: true}
 	n.SetChildren(nil)
 	n.LinkKey = ""
-	s.warn("%s", MountWarning(s.shown(path)))
+}
+
+// leaveOut returns err. If n cannot be read because of it, and lies outside of Need, leaveOut records n as not read and returns nil.
+func (s *Scan) leaveOut(path string, n *manifest.Node, kind uint32, err error) error {
+	if !Unreadable(err) || s.Need.Leads(path) {
+		return err
+	}
+	s.uncount(n)
+	unread(n, kind)
+	s.warn("%s is not captured, and a restore leaves it as it is: it is outside of the scope and cannot be read.", s.shown(path))
+	return nil
 }
 
 func MountWarning(path string) string {
@@ -397,3 +414,6 @@ func Transient(err error) bool {
 	kind := errs.KindOf(err)
 	return errors.Is(err, ErrMoved) || errors.Is(err, snap.ErrChanged) || kind == errs.Denied || kind == errs.Busy
 }
+
+// Unreadable reports whether err says that a path may not be read, or that the disk cannot read it.
+func Unreadable(err error) bool { return errs.KindOf(err) == errs.Denied || errors.Is(err, unix.EIO) }
