@@ -110,7 +110,8 @@ func cool(d *Driver) error {
 	return d.cfg.Store.Delete(d.warmName())
 }
 
-// walk reads the workspace, or the part sc, into b. What is not in need and cannot be read is left out. With oneMoment, the state of each git repository is that of one moment.
+// walk reads the workspace, or the part sc, into b. What is not in need and cannot be read is left out. With oneMoment, the state of each git
+// repository is that of one moment.
 func (d *Driver) walk(ctx context.Context, op string, b *cas.Batch, sc, need relpath.Scope, fresh map[string]bool, oneMoment bool) (*follow.View, error) {
 	s := d.walker.NewScan(ctx, op, b, b.Keep)
 	s.OneMoment, s.Pack = oneMoment, true

@@ -137,7 +137,8 @@ func (p *Applier) heldError(op, path string) error {
 		WithHint("move the excluded paths out of the folder, or ask an administrator to restore its owner and mode; then try again")
 }
 
-// open reports whether the reader may look into the folder of d, whose entry is have, before and after the change: then its rights hide nothing that is in it.
+// open reports whether the reader may look into the folder of d, whose entry is have, before and after the change: then its
+// rights hide nothing that is in it.
 func (p *Applier) open(d *diff.Delta, have *manifest.Entry) bool {
 	return d.HiddenBy == "" && manifest.IsFolder(d.New) && p.Reader.SeesInto(have) && p.Reader.SeesInto(d.New)
 }
