@@ -477,7 +477,7 @@ func TestClonePruned(t *testing.T) {
 }
 
 // TestRemoteVerified: a pack that was changed is found, and what is here is sent again, once. A checkpoint that is on the remote alone is still listed, and
-// says that it may be damaged.
+// says that it may be damaged if it needs what is damaged.
 func TestRemoteVerified(t *testing.T) {
 	b, w := newBucket(t), newWorld(t, nil)
 	d := w.open(t)
@@ -487,6 +487,11 @@ func TestRemoteVerified(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	caughtUp(t, d)
+	packs := func() []string {
+		return slices.DeleteFunc(b.Files(t), func(path string) bool { return !strings.Contains(path, "/packs/") })
+	}
+	first := packs()
 	for _, word := range []string{"one", "two"} {
 		w.set(t, word)
 		if _, err := d.Create(t.Context(), root, "shop", ipc.CreateRequest{Pinned: true}); err != nil {
@@ -517,15 +522,23 @@ func TestRemoteVerified(t *testing.T) {
 		}
 	}
 	check(true, 0)
-	packs := slices.DeleteFunc(b.Files(t), func(path string) bool { return !strings.Contains(path, "/packs/") })
-	data, err := os.ReadFile(packs[0])
-	if err != nil {
-		t.Fatal(err)
+	damage := func(path string) {
+		t.Helper()
+		data, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		data[len(data)/2] ^= 1
+		if err := os.WriteFile(path, data, 0o600); err != nil {
+			t.Fatal(err)
+		}
 	}
-	data[len(data)/2] ^= 1
-	if err := os.WriteFile(packs[0], data, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	damage(slices.DeleteFunc(packs(), func(path string) bool { return slices.Contains(first, path) })[0])
+	check(true, 1)
+	only(0) // it needs nothing of that pack
+	caughtUp(t, d)
+	only(0)
+	damage(first[0])
 	check(false, 0)
 	check(true, 1)
 	caughtUp(t, d)

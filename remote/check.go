@@ -19,7 +19,7 @@ type Checked struct {
 }
 
 // Check looks for everything that this host stored at the place and relies on: that it is there, with its size; if full is set,
-// that it has its hash. It needs no identity. What is not as it was sent is forgotten, and so are all checkpoints: each is to be
+// that it has its hash. It needs no identity. What is not as it was sent is forgotten, and the checkpoints that need it are in doubt: each is to be
 // pushed again, which sends what is lacking. What an earlier check found is not relied on any more, and so not looked for again.
 func (p *Place) Check(ctx context.Context, full bool) (res Checked, err error) {
 	const op = "check the remote"

@@ -2,6 +2,7 @@ package remote
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -192,24 +193,37 @@ func testCheckAndMend(t *testing.T, s servers) {
 		if res, err = h.place.Check(t.Context(), true); err != nil || len(res.Problems) != 1 {
 			t.Fatalf("round %d: %s: %+v, %v", round, path, res, err)
 		}
+		again := 0
 		for _, id := range ids {
 			res, err := h.place.Push(t.Context(), h.store, h.recorded(id))
 			must(t, err)
-			if res.Already {
-				t.Fatalf("%s is believed to be whole", id)
+			if !res.Already {
+				again++
 			}
+		}
+		if again == 0 {
+			t.Fatalf("round %d: all checkpoints are believed to be whole without %s", round, path)
 		}
 		hist, err := h.read()
 		must(t, err)
 		if strings.Contains(path, "/log/") && len(hist.Problems) == 0 {
 			t.Errorf("nobody tells of %s", path)
 		}
-		var listed []string // each once, though it was sent twice
+		var listed []string // each once, though it was sent twice, in the order in which they were made
 		for _, c := range hist.Checkpoints {
 			listed = append(listed, c.ID)
 		}
 		if !slices.Equal(listed, ids) {
 			t.Errorf("the log has the checkpoints %v", listed)
+		}
+		status, err := h.place.Status()
+		must(t, err)
+		var sent []string
+		for _, c := range status.Sent {
+			sent = append(sent, c.ID)
+		}
+		if !slices.Equal(sent, ids) || len(status.Doubtful) > 0 {
+			t.Errorf("the ledger has %v, and %v in doubt", sent, status.Doubtful)
 		}
 		for _, id := range ids {
 			must(t, h.fetch(hist, id))
@@ -238,6 +252,99 @@ func testCheckAndMend(t *testing.T, s servers) {
 			}
 		}
 	}
+}
+
+// testDoubt: after damage those checkpoints are in doubt that cannot be fetched, and no others; also when some of them were sent again.
+func testDoubt(t *testing.T, s servers) {
+	server := s.start(t)
+	random := testkit.Rand(t)
+	for _, damage := range []string{"pack", "entry"} {
+		h := newHost(t, server.Endpoint)
+		h.write(10, 500)
+		var ids []string
+		push := func() {
+			ids = append(ids, fmt.Sprint("cp-", len(ids)+1))
+			h.push(ids[len(ids)-1])
+		}
+		push()
+		before := server.Objects(t)
+		h.write(3, 500)
+		push()
+		added := slices.DeleteFunc(server.Objects(t), func(path string) bool { return slices.Contains(before, path) })
+		h.write(2, 500)
+		push()
+		push() // the contents of the one before
+		told := func(when string, doubtful ...string) {
+			t.Helper()
+			h.restart(nil)
+			status, err := h.place.Status()
+			must(t, err)
+			var doubt []string
+			for _, c := range status.Doubtful {
+				doubt = append(doubt, c.ID)
+			}
+			if !slices.Equal(doubt, doubtful) {
+				t.Errorf("%s, %s: in doubt are %v, not %v", damage, when, doubt, doubtful)
+			}
+			hist, err := h.read()
+			must(t, err)
+			for _, id := range ids {
+				if err := h.fetch(hist, id); (err != nil) != slices.Contains(doubtful, id) {
+					t.Errorf("%s, %s: %s is fetched: %v", damage, when, id, err)
+				}
+			}
+		}
+		told("before")
+		i := slices.IndexFunc(added, func(path string) bool { return strings.Contains(path, "/log/") == (damage == "entry") })
+		data := server.Read(t, added[i])
+		data[random.IntN(len(data))] ^= 1
+		server.Write(t, added[i], data)
+		if res, err := h.place.Check(t.Context(), true); err != nil || len(res.Problems) == 0 {
+			t.Fatalf("%+v, %v", res, err)
+		}
+		told("damaged", "cp-2", "cp-3", "cp-4")
+		h.lose("cp-2")
+		h.lose("cp-3")
+		if res, err := h.place.Push(t.Context(), h.store, h.recorded("cp-1")); err != nil || !res.Already {
+			t.Errorf("%s: what is whole is sent again: %+v %v", damage, res, err)
+		}
+		push()
+		told("the same contents were sent again", "cp-2")
+		if _, err := h.place.Check(t.Context(), true); err != nil {
+			t.Fatal(err)
+		}
+		told("checked again", "cp-2")
+	}
+}
+
+// testDoubtWhileSent: a checkpoint whose entry was written, which this host does not know yet, is in doubt as well after damage of what it needs.
+func testDoubtWhileSent(t *testing.T, s servers) {
+	server := s.start(t)
+	h := newHost(t, server.Endpoint)
+	h.write(3, 500)
+	cut := errors.New("cut short")
+	h.restart(func(step string) error {
+		if step == "push: wrote" {
+			return cut
+		}
+		return nil
+	})
+	if _, err := h.place.Push(t.Context(), h.store, h.capture("cp-1")); !errors.Is(err, cut) {
+		t.Fatal(err)
+	}
+	h.restart(nil)
+	for _, path := range server.Objects(t) {
+		if strings.Contains(path, "/packs/") {
+			server.Remove(t, path)
+		}
+	}
+	if res, err := h.place.Check(t.Context(), false); err != nil || len(res.Problems) == 0 {
+		t.Fatalf("%+v %v", res, err)
+	}
+	if res, err := h.place.Push(t.Context(), h.store, h.recorded("cp-1")); err != nil || res.Already {
+		t.Errorf("it is believed to be whole: %+v %v", res, err)
+	}
+	h.whole("cp-1")
 }
 
 // What the server says of a wrong key, bucket or endpoint is told.

@@ -2,6 +2,7 @@ package remote
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -33,7 +34,7 @@ type state struct {
 	Packs   []noted  `json:"packs,omitempty"`   // all that were sent and not removed
 	Pending int      `json:"pending,omitempty"` // so many of the last of them are named by no entry yet
 	Entries []logged `json:"entries,omitempty"` // oldest first
-	Sent    []Sent   `json:"sent,omitempty"`
+	Sent    []Sent   `json:"sent,omitempty"`    // oldest first; what was sent again, after what was sent of it before
 	Next    int64    `json:"next"`              // number of the next entry
 	Prev    []byte   `json:"prev"`              // hash of the last entry
 	Garbage []string `json:"garbage,omitempty"` // packs that an entry says are removed, and that may still be there
@@ -68,6 +69,15 @@ func appendRefs(p []byte, refs []snap.Hash) []byte {
 // dead reports whether a bit is set.
 func dead(bits []byte, i int) bool { return i/8 < len(bits) && bits[i/8]&(1<<(i%8)) != 0 }
 
+// bury sets a bit.
+func bury(bits []byte, i int) []byte {
+	for len(bits) <= i/8 {
+		bits = append(bits, 0)
+	}
+	bits[i/8] |= 1 << (i % 8)
+	return bits
+}
+
 // logged is an entry of the log that this host wrote.
 type logged struct {
 	Seq   int64    `json:"seq"`
@@ -84,6 +94,7 @@ type Sent struct {
 	At    time.Time `json:"at"`
 	About []byte    `json:"about"`
 	Left  []string  `json:"left,omitempty"`
+	First int64     `json:"first,omitempty"` // as in Checkpoint
 	// Roots are the hashes of its snapshots.
 	Roots [][]byte `json:"roots,omitempty"`
 	// Doubt says that part of it may be damaged: it is to be sent again.
@@ -121,7 +132,7 @@ type frame struct {
 	Swept  bool    `json:"swept,omitempty"` // the garbage was deleted
 }
 
-// forget says that these packs and entries of the log cannot be relied on, nor any checkpoint that was sent.
+// forget says that these packs and entries of the log cannot be relied on.
 type forget struct {
 	Packs   []string `json:"packs"`
 	Entries []int64  `json:"entries,omitempty"`
@@ -262,6 +273,7 @@ func (l *ledger) apply(fr frame) error {
 	case fr.Wrote != nil:
 		return l.wrote(fr.Wrote)
 	case fr.Reset != nil:
+		l.judge() // later, nobody knows what they need
 		*l = ledger{f: l.f, known: map[snap.Hash]struct{}{}, state: state{Sent: l.Sent, Next: fr.Reset.Next, Prev: fr.Reset.Prev}}
 	case fr.Lost != nil:
 		l.lost = fr.Lost
@@ -313,7 +325,13 @@ func (l *ledger) wrote(sum []byte) error {
 	l.Pending -= n
 	l.Entries = append(l.Entries, e)
 	if in.Sent != nil {
-		l.Sent = append(l.Sent, *in.Sent)
+		at := len(l.Sent)
+		for i, c := range l.Sent {
+			if c.ID == in.Sent.ID {
+				at = i + 1
+			}
+		}
+		l.Sent = slices.Insert(l.Sent, at, *in.Sent)
 	}
 	l.intents = nil
 	if in.Removed != nil {
@@ -322,8 +340,8 @@ func (l *ledger) wrote(sum []byte) error {
 	return nil
 }
 
-// forget applies a forget. All nodes are forgotten: objects below them may be in one of the packs. So the next push of each
-// checkpoint looks at all of it, and sends what is not known to be elsewhere.
+// forget applies a forget. The nodes are forgotten below which something is damaged. So the next push of a checkpoint that has one of them looks
+// at all below it, and sends what is not known to be elsewhere.
 func (l *ledger) forget(f *forget) error {
 	for i := range l.Entries {
 		e := &l.Entries[i]
@@ -332,12 +350,64 @@ func (l *ledger) forget(f *forget) error {
 	for i := range l.Packs {
 		k := &l.Packs[i]
 		k.Bad = k.Bad || slices.Contains(f.Packs, k.Name)
-		k.Dead = bytes.Repeat([]byte{0xff}, len(k.Index)/(8*len(snap.Hash{}))+1) // more bits than it has objects
 	}
+	there, err := l.find(nil)
+	for i := range l.Packs {
+		k := &l.Packs[i]
+		if err != nil { // an earlier version's ledger does not say what is below a node
+			k.Dead = bytes.Repeat([]byte{0xff}, len(k.Index)/(8*len(snap.Hash{}))+1) // more bits than it has objects
+			continue
+		}
+		k.Dead = slices.Clone(k.Dead)
+		for _, c := range there.pack(i) {
+			if c.node >= 0 && !there.whole(c.hash[:]) {
+				k.Dead = bury(k.Dead, c.node)
+			}
+		}
+	}
+	wrote := l.wroteEntries()
 	for i := range l.Sent {
-		l.Sent[i].Doubt = true
+		_, known := wrote[l.Sent[i].Seq]
+		l.Sent[i].Doubt = l.Sent[i].Doubt || known
+	}
+	for _, in := range l.intents {
+		if in.Sent != nil {
+			in.Sent.Doubt = true
+		}
 	}
 	return l.learnAll()
+}
+
+// judge takes the doubt from the checkpoints that are whole: those whose entry is not damaged, and of which each part is in a pack that is not. Of
+// a checkpoint that was sent more than once, whoever reads the log takes the last entry that can be read.
+func (l *ledger) judge() {
+	if !slices.ContainsFunc(l.Sent, func(c Sent) bool { return c.Doubt }) {
+		return
+	}
+	there, err := l.find(nil)
+	if err != nil {
+		return // all that were sent before the damage was found stay in doubt
+	}
+	wrote := l.wroteEntries()
+	later := map[string]bool{} // a later entry, which can be read, has the checkpoint in doubt
+	for i := len(l.Sent) - 1; i >= 0; i-- {
+		c := &l.Sent[i]
+		e, known := wrote[c.Seq]
+		if known { // else it was sent before the ledger was begun anew, and needs nothing that is in it
+			c.Doubt = e.Bad || slices.ContainsFunc(c.Roots, func(root []byte) bool { return !there.whole(root) })
+		}
+		c.Doubt = c.Doubt || later[c.ID]
+		later[c.ID] = later[c.ID] || c.Doubt && !e.Bad
+	}
+}
+
+// wroteEntries returns the entries of which the ledger knows, by number.
+func (l *ledger) wroteEntries() map[int64]logged {
+	all := map[int64]logged{}
+	for _, e := range l.Entries {
+		all[e.Seq] = e
+	}
+	return all
 }
 
 func (l *ledger) intentOf(sum []byte) *intent {
@@ -351,17 +421,23 @@ func (l *ledger) intentOf(sum []byte) *intent {
 
 // status returns what the ledger says of the place.
 func (l *ledger) status() (s Status) {
+	l.judge()
 	s = Status{Lost: l.lost, Packs: len(l.Packs)}
-	whole := map[string]bool{}
+	at := map[string]int{}
+	var all []Sent // each once
 	for _, c := range l.Sent {
-		if !c.Doubt {
-			s.Sent = append(s.Sent, c)
-			whole[c.ID] = true
+		if i, again := at[c.ID]; !again {
+			at[c.ID] = len(all)
+			all = append(all, c)
+		} else if !c.Doubt {
+			all[i] = c
 		}
 	}
-	for _, c := range l.Sent {
-		if c.Doubt && !whole[c.ID] {
+	for _, c := range all {
+		if c.Doubt {
 			s.Doubtful = append(s.Doubtful, c)
+		} else {
+			s.Sent = append(s.Sent, c)
 		}
 	}
 	for _, k := range l.Packs {
@@ -373,13 +449,18 @@ func (l *ledger) status() (s Status) {
 	return s
 }
 
-func (l *ledger) has(id string) bool {
-	for _, s := range l.Sent {
-		if s.ID == id && !s.Doubt {
-			return true
+// first returns the number of the entry by which a checkpoint was sent first; 0 if it was not.
+func (l *ledger) first(id string) int64 {
+	for _, c := range l.Sent {
+		if c.ID == id {
+			return cmp.Or(c.First, c.Seq)
 		}
 	}
-	return false
+	return 0
+}
+
+func (l *ledger) has(id string) bool {
+	return slices.ContainsFunc(l.status().Sent, func(c Sent) bool { return c.ID == id })
 }
 
 func (l *ledger) close() error { return l.f.Close() }

@@ -197,17 +197,14 @@ func (p *Place) planned(ctx context.Context, l *ledger, from Objects, goes func(
 
 // choose decides which checkpoints go, and returns the hashes of what the others consist of.
 func (m *plan) choose(l *ledger, goes func([]Sent) map[string]bool, res *Pruned) (roots [][]byte) {
-	wrote := map[int64]bool{}
-	for _, e := range l.Entries {
-		wrote[e.Seq] = true
-	}
+	wrote := l.wroteEntries()
 	last := map[string]int64{} // what was sent again counts once
 	for _, c := range l.Sent {
 		last[c.ID] = c.Seq
 	}
 	drop := goes(slices.DeleteFunc(slices.Clone(l.Sent), func(c Sent) bool { return last[c.ID] != c.Seq }))
 	for _, c := range l.Sent {
-		known := wrote[c.Seq]
+		_, known := wrote[c.Seq]
 		switch {
 		case known && last[c.ID] != c.Seq:
 			m.Checkpoints = append(m.Checkpoints, c.Seq)

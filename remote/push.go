@@ -76,7 +76,8 @@ func (p *Place) push(ctx context.Context, l *ledger, from Objects, cp Checkpoint
 	if err != nil {
 		return err
 	}
-	sent := &Sent{ID: cp.ID, About: cp.About, Left: cp.Left}
+	cp.First = l.first(cp.ID)
+	sent := &Sent{ID: cp.ID, About: cp.About, Left: cp.Left, First: cp.First}
 	for _, part := range parts {
 		sent.Roots = append(sent.Roots, part.Portable.Object[:])
 	}

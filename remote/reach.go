@@ -26,6 +26,10 @@ type copied struct {
 	need bool   // some checkpoint needs the object
 	here bool   // this copy is the one that counts
 	bad  bool   // the pack is damaged
+	// named says that the pack is not damaged, and that an entry names it: whoever reads the log finds this copy.
+	named bool
+	// Of objects that begin alike, the first notes whether all of them are whole, once somebody asked.
+	asked, whole bool
 }
 
 // find returns the objects of all packs, with those marked that are below the roots.
@@ -33,7 +37,7 @@ func (l *ledger) find(roots [][]byte) (*found, error) {
 	f := &found{}
 	for i := range l.Packs {
 		f.starts = append(f.starts, len(f.all))
-		if err := f.add(&l.Packs[i]); err != nil {
+		if err := f.add(&l.Packs[i], i < len(l.Packs)-l.Pending); err != nil {
 			return nil, err
 		}
 	}
@@ -59,15 +63,15 @@ func (l *ledger) find(roots [][]byte) (*found, error) {
 	return f, f.mark(roots)
 }
 
-// add adds the objects of a pack.
-func (f *found) add(k *noted) error {
+// add adds the objects of a pack. named says whether an entry names it.
+func (f *found) add(k *noted, named bool) error {
 	list, err := k.objects()
 	if err != nil {
 		return err
 	}
 	refs, nodes := k.Refs, 0
 	for _, o := range list {
-		c := copied{hash: o.hash, n: o.n, node: -1, bad: k.Bad}
+		c := copied{hash: o.hash, n: o.n, node: -1, bad: k.Bad, named: named && !k.Bad}
 		if o.node {
 			n, used := binary.Uvarint(refs)
 			if used <= 0 || n > uint64(len(refs)-used)/shortLen {
@@ -95,12 +99,9 @@ func (f *found) mark(roots [][]byte) error {
 		if len(p) == len(snap.Hash{}) && snap.Hash(p).IsZero() {
 			continue
 		}
-		short := p[:shortLen]
-		i := sort.Search(len(f.order), func(i int) bool { return bytes.Compare(f.all[f.order[i]].hash[:shortLen], short) >= 0 })
-		n := 0
-		for ; i < len(f.order) && bytes.Equal(f.all[f.order[i]].hash[:shortLen], short); i++ {
-			n++
-			c := &f.all[f.order[i]]
+		alike := f.alike(p[:shortLen])
+		for _, at := range alike {
+			c := &f.all[at]
 			if c.need {
 				continue
 			}
@@ -109,12 +110,61 @@ func (f *found) mark(roots [][]byte) error {
 				todo = append(todo, refs[:shortLen])
 			}
 		}
-		if n == 0 {
+		if len(alike) == 0 {
 			return errs.New(errs.Corrupt, "", "this host's notes of the remote lack an object that a checkpoint there needs: nothing was removed").
 				WithHint("`mulligan push --take-over` begins the notes anew, and sends everything again")
 		}
 	}
 	return nil
+}
+
+// alike returns the numbers of the objects whose hashes begin so, in the order of their hashes.
+func (f *found) alike(short []byte) []int32 {
+	from := sort.Search(len(f.order), func(i int) bool { return bytes.Compare(f.all[f.order[i]].hash[:shortLen], short) >= 0 })
+	n := 0
+	for from+n < len(f.order) && bytes.Equal(f.all[f.order[from+n]].hash[:shortLen], short) {
+		n++
+	}
+	return f.order[from : from+n]
+}
+
+// whole reports whether an object, of which p is at least the beginning of its hash, is there with all below it, in packs that are not damaged and that an
+// entry names. Of objects that begin alike, all must be there.
+func (f *found) whole(p []byte) bool {
+	if len(p) == len(snap.Hash{}) && snap.Hash(p).IsZero() {
+		return true
+	}
+	if len(p) < shortLen {
+		return false
+	}
+	alike := f.alike(p[:shortLen])
+	if len(alike) == 0 {
+		return false
+	}
+	first := &f.all[alike[0]]
+	if first.asked {
+		return first.whole
+	}
+	first.asked = true
+	there := false // a copy of the object
+	for _, at := range alike {
+		c := &f.all[at]
+		there = there || c.named
+		if !c.here {
+			continue // more copies follow
+		}
+		if !there {
+			return false
+		}
+		for refs := c.refs; len(refs) > 0; refs = refs[shortLen:] {
+			if !f.whole(refs[:shortLen]) {
+				return false
+			}
+		}
+		there = false
+	}
+	first.whole = true
+	return true
 }
 
 // pack returns the objects of a pack.
@@ -132,10 +182,7 @@ func (f *found) use(pack int, was []byte) (used, all int, bits []byte) {
 		if c.node < 0 || c.need {
 			continue
 		}
-		for len(bits) <= c.node/8 {
-			bits = append(bits, 0)
-		}
-		bits[c.node/8] |= 1 << (c.node % 8)
+		bits = bury(bits, c.node)
 	}
 	return used, all, bits
 }

@@ -90,6 +90,8 @@ type Checkpoint struct {
 	// About is the caller's own description of the checkpoint, and App of its app at that time.
 	About []byte `json:"about"`
 	App   []byte `json:"app"`
+	// First is the number of the entry by which the checkpoint was sent first, if it was sent again: it keeps its place among the others.
+	First int64 `json:"first,omitempty"`
 }
 
 // part is a Part as JSON has it.

@@ -86,6 +86,8 @@ var onServers = []func(*testing.T, servers){
 	testFaultsOfTheNetwork,
 	testServerAway,
 	testCheckAndMend,
+	testDoubt,
+	testDoubtWhileSent,
 	testRefusals,
 	testAppendOnly,
 	testServerFull,
