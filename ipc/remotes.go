@@ -154,7 +154,8 @@ type RemoteCheck struct {
 	Remote  string `json:"remote"`
 	Objects int    `json:"objects"` // that this host sent, and that were looked at
 	OK      bool   `json:"ok"`
-	// Problems say what is damaged or missing, in whole sentences. What they are about is sent again, and is no problem of the next check.
+	// Problems say what was found damaged or missing, and which checkpoints need what is, in whole sentences. What is damaged is told once,
+	// and the checkpoints each time until it was sent again.
 	Problems []string `json:"problems"`
 }
 

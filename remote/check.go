@@ -14,13 +14,14 @@ import (
 // Checked is the outcome of a Check.
 type Checked struct {
 	Objects int // packs and entries of the log that were looked at
-	// Problems say, in whole sentences, what is damaged or missing. What they are about is sent again by the next pushes.
+	// Problems say, in whole sentences, what was found damaged or missing, and which checkpoints are in doubt. What they are about is sent again by the next pushes.
 	Problems []string
 }
 
 // Check looks for everything that this host stored at the place and relies on: that it is there, with its size; if full is set,
 // that it has its hash. It needs no identity. What is not as it was sent is forgotten, and the checkpoints that need it are in doubt: each is to be
-// pushed again, which sends what is lacking. What an earlier check found is not relied on any more, and so not looked for again.
+// pushed again, which sends what is lacking. What an earlier check found is not relied on any more, and so not looked for again;
+// a checkpoint that needs it is told each time, until that was sent again.
 func (p *Place) Check(ctx context.Context, full bool) (res Checked, err error) {
 	const op = "check the remote"
 	p.mu.Lock()
@@ -66,6 +67,9 @@ func (p *Place) Check(ctx context.Context, full bool) (res Checked, err error) {
 	}
 	if res.Problems != nil {
 		err = l.write(frame{Forget: &lost})
+	}
+	for _, c := range l.status().Doubtful {
+		res.Problems = append(res.Problems, fmt.Sprintf("Checkpoint %s may be damaged there: what was found damaged has not been sent again.", c.ID))
 	}
 	return res, err
 }

@@ -513,7 +513,7 @@ func (s *Service) CheckRemote(ctx context.Context, who ipc.Caller, ref, name str
 	snap.Begin(ctx, "checking what is on "+name)
 	found, err := place.Check(ctx, full)
 	err = errs.Also(err, s.review(t)) // a check that failed may have noted damage already
-	ctx = context.WithoutCancel(ctx)  // the next check does not tell of this damage again
+	ctx = context.WithoutCancel(ctx)  // what was found now is in the audit trail in any case
 	res.Objects, res.OK = found.Objects, err == nil && len(found.Problems) == 0
 	res.Problems = append(res.Problems, found.Problems...)
 	if len(res.Problems) == 0 {

@@ -237,9 +237,9 @@ func newRemove(h Host) *cobra.Command {
 const verifyLong = `
 
 With --remote, check instead that all that this host sent to a remote is there, and with
---full that it is as it was sent. What is not is sent again, and is no problem of the next
-check. In a pipe: the remote, "ok" or "damaged" and the number of objects, then a line per
-problem: the remote, "problem", what is wrong.`
+--full that it is as it was sent. What is not is sent again. Until then each check tells
+which checkpoints may be damaged there. In a pipe: the remote, "ok" or "damaged" and the
+number of objects, then a line per problem: the remote, "problem", what is wrong.`
 
 // WithRemote makes cmd, which checks a checkpoint, a command that can check a remote instead. It returns cmd.
 func (h Host) WithRemote(cmd *cobra.Command) *cobra.Command {
