@@ -13,6 +13,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -20,6 +21,7 @@ import (
 	"mulligan/errs"
 	"mulligan/ipc"
 	"mulligan/snap"
+	"mulligan/testkit"
 )
 
 // hold returns a failpoint that blocks the first call of a step, a channel that is closed when it does, and a function that lets the step go on.
@@ -67,6 +69,78 @@ func TestRemoteRemovedWhileSending(t *testing.T) {
 		}
 		w.close(t, d)
 		d = w.open(t)
+	}
+}
+
+// startsWaiting calls f in the background, with a context that leave ends, and returns when f tells that it waits until nothing else is done with the
+// remote.
+func startsWaiting(t *testing.T, f func(context.Context) error) (leave func(), ended <-chan error) {
+	t.Helper()
+	ctx, leave := context.WithCancel(t.Context())
+	waits, end := make(chan struct{}), make(chan error, 1)
+	told := sync.OnceFunc(func() { close(waits) })
+	go func() {
+		end <- f(snap.WithProgress(ctx, func(w snap.Work) {
+			if w.What == "waiting until nothing else is done with the remote backup" {
+				told()
+			}
+		}))
+	}()
+	select {
+	case <-waits:
+	case err := <-end:
+		t.Fatalf("it did not wait: %v", err)
+	case <-time.After(testkit.Patience):
+		t.Fatal("it does not tell that it waits")
+	}
+	return leave, end
+}
+
+// TestRemoteInUse: a check and a prune of a remote to which something is being sent, and a push that takes it over, wait no longer than their client does.
+func TestRemoteInUse(t *testing.T) {
+	b, w := newBucket(t), newWorld(t, nil)
+	at, held, release := hold(t, "push: pack")
+	d := w.failing(t, at)
+	defer func() {
+		release()
+		w.close(t, d)
+	}()
+	b.add(t, d)
+	cp, err := d.Create(t.Context(), root, "shop", ipc.CreateRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-held
+	for what, f := range map[string]func(context.Context) error{
+		"check": func(ctx context.Context) error {
+			_, err := d.CheckRemote(ctx, root, "shop", "backup", false)
+			return err
+		},
+		"prune": func(ctx context.Context) error {
+			_, err := d.PruneRemote(ctx, root, "shop", "backup", false)
+			return err
+		},
+		"take over": func(ctx context.Context) error {
+			_, err := d.Push(ctx, root, "shop", ipc.PushRequest{TakeOver: true})
+			return err
+		},
+	} {
+		leave, ended := startsWaiting(t, f)
+		leave()
+		if err := <-ended; errs.KindOf(err) != errs.Unavailable {
+			t.Errorf("%s: the client left: %v", what, err)
+		}
+	}
+	_, checked := startsWaiting(t, func(ctx context.Context) error {
+		_, err := d.CheckRemote(ctx, root, "shop", "backup", false)
+		return err
+	})
+	release()
+	if err := <-checked; err != nil {
+		t.Error(err)
+	}
+	if r := caughtUp(t, d); r.UpTo != cp.ID {
+		t.Errorf("%+v", r)
 	}
 }
 

@@ -25,8 +25,10 @@ func (s *Service) PruneRemote(ctx context.Context, who ipc.Caller, ref, name str
 		return res, err
 	}
 	t := list[0]
-	t.busy.Lock() // waits until nothing is sent
-	defer t.busy.Unlock()
+	if err := t.lock(ctx); err != nil { // waits until nothing is sent
+		return res, errs.Wrap(errs.Failed, op, err)
+	}
+	defer t.unlock()
 	done, err := s.prune(ctx, a, t, dry)
 	for _, c := range done.Gone {
 		var about aboutText
@@ -48,7 +50,7 @@ func (s *Service) PruneRemote(ctx context.Context, who ipc.Caller, ref, name str
 	return res, errs.Wrap(errs.Failed, op, err)
 }
 
-// prune prunes a remote. t.busy is locked.
+// prune prunes a remote. t is locked.
 func (s *Service) prune(ctx context.Context, a *app.App, t *target, dry bool) (remote.Pruned, error) {
 	if err := t.mayWrite(a); err != nil {
 		return remote.Pruned{}, err

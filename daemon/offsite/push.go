@@ -57,22 +57,22 @@ func (s *Service) PushAll(ctx context.Context) {
 			if woken {
 				t.hint()
 			}
-			if t.cutShort(s.opt.Now()) && t.busy.TryLock() {
+			if t.cutShort(s.opt.Now()) && t.tryLock() {
 				work.Go(func() {
-					defer t.busy.Unlock()
+					defer t.unlock()
 					s.settle(ctx, t)
 				})
 				continue
 			}
-			if !t.writable(s.opt.Now()) || !t.busy.TryLock() {
+			if !t.writable(s.opt.Now()) || !t.tryLock() {
 				continue
 			}
 			if !t.looks(s.opt.Now(), quietLooks*s.opt.UpkeepEvery) {
-				t.busy.Unlock()
+				t.unlock()
 				continue
 			}
 			work.Go(func() {
-				defer t.busy.Unlock()
+				defer t.unlock()
 				s.advance(ctx, t)
 			})
 		}
@@ -92,7 +92,7 @@ func (s *Service) PushAll(ctx context.Context) {
 const quietLooks = 12
 
 // advance sends all that is to be sent to a remote, until the remote fails. A checkpoint that cannot be read here keeps no other one
-// from being sent. t.busy is locked.
+// from being sent. t is locked.
 func (s *Service) advance(ctx context.Context, t *target) {
 	a, err := s.apps.Find(accounts.Self(), string(t.record().AppID))
 	if err != nil {
@@ -172,7 +172,7 @@ func (s *Service) reach(rec store.App, t *target) (*remote.Place, *s3store.Store
 	return t.place, t.bucket, nil
 }
 
-// review reads the ledger of a remote, to which nobody writes: t.busy is locked.
+// review reads the ledger of a remote, to which nobody writes: t is locked.
 func (s *Service) review(t *target) error {
 	status, err := s.status(t)
 	if err == nil {
@@ -456,7 +456,7 @@ func (s *Service) asked(ctx context.Context, a *app.App, ids []ipc.CheckpointID)
 // begin notes what is to be sent to a remote, after taking the place over if that is asked for.
 func (s *Service) begin(ctx context.Context, who ipc.Caller, a *app.App, t *target, ids []ipc.CheckpointID, takeOver bool) error {
 	if takeOver {
-		if err := s.takeOver(context.WithoutCancel(ctx), a, t); err != nil {
+		if err := s.takeOver(ctx, a, t); err != nil {
 			return err
 		}
 		s.events.WriteAudit(ctx, a.Rec(), who, "remote-take-over", t.name, "", nil, nil)
@@ -475,8 +475,11 @@ func (s *Service) begin(ctx context.Context, who ipc.Caller, a *app.App, t *targ
 
 // takeOver makes this host the one that writes to a remote.
 func (s *Service) takeOver(ctx context.Context, a *app.App, t *target) error {
-	t.busy.Lock()
-	defer t.busy.Unlock()
+	if err := t.lock(ctx); err != nil {
+		return err
+	}
+	defer t.unlock()
+	ctx = context.WithoutCancel(ctx) // what is begun ends, though the client leaves
 	place, _, err := s.reach(a.Rec(), t)
 	if err == nil {
 		err = place.TakeOver(ctx)
@@ -503,8 +506,10 @@ func (s *Service) CheckRemote(ctx context.Context, who ipc.Caller, ref, name str
 		return res, err
 	}
 	t := list[0]
-	t.busy.Lock()
-	defer t.busy.Unlock()
+	if err := t.lock(ctx); err != nil {
+		return res, errs.Wrap(errs.Failed, op, err)
+	}
+	defer t.unlock()
 	sent := t.view().Checkpoints
 	place, _, err := s.reach(a.Rec(), t)
 	if err != nil {

@@ -1,6 +1,7 @@
 package offsite
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -18,7 +19,7 @@ import (
 // target is a remote at run time. Safe for concurrent use.
 type target struct {
 	name string
-	busy sync.Mutex // held while something is sent, and while the remote is removed
+	busy chan struct{} // has room for one, and is full while something is sent, checked, pruned or taken over
 
 	mu      sync.Mutex
 	rec     store.Remote
@@ -53,7 +54,7 @@ type unread struct {
 }
 
 func newTarget(r store.Remote) *target {
-	return &target{name: r.Name, rec: r, hinted: true, changed: make(chan struct{}), unread: map[ipc.CheckpointID]unread{}}
+	return &target{name: r.Name, busy: make(chan struct{}, 1), rec: r, hinted: true, changed: make(chan struct{}), unread: map[ipc.CheckpointID]unread{}}
 }
 
 func (t *target) record() store.Remote {
@@ -69,13 +70,37 @@ func (t *target) reopen() {
 	t.place, t.bucket, t.next, t.failures, t.problem = nil, nil, time.Time{}, 0, nil
 }
 
+// lock blocks until nobody else works on the remote, no longer than ctx lasts, and keeps others from it until unlock is called.
+func (t *target) lock(ctx context.Context) error {
+	if !t.tryLock() {
+		snap.Begin(ctx, "waiting until nothing else is done with the remote "+t.name)
+		select {
+		case t.busy <- struct{}{}:
+		case <-ctx.Done():
+			return errs.Wrap(errs.Unavailable, "", ctx.Err())
+		}
+	}
+	return nil
+}
+
+func (t *target) tryLock() bool {
+	select {
+	case t.busy <- struct{}{}:
+		return true
+	default:
+		return false
+	}
+}
+
+func (t *target) unlock() { <-t.busy }
+
 // end marks the remote as removed, and waits until nothing is sent to it.
 func (t *target) end() {
 	t.mu.Lock()
 	t.gone = true
 	t.mu.Unlock()
-	t.busy.Lock()
-	defer t.busy.Unlock()
+	t.busy <- struct{}{}
+	t.unlock()
 }
 
 // stay takes back the mark of end: the remote could not be removed, and goes on sending.
