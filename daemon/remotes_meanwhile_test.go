@@ -3,6 +3,8 @@ package daemon_test
 import (
 	"context"
 	"database/sql"
+	"errors"
+	"io/fs"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -141,6 +143,70 @@ func TestRemoteInUse(t *testing.T) {
 	}
 	if r := caughtUp(t, d); r.UpTo != cp.ID {
 		t.Errorf("%+v", r)
+	}
+}
+
+// TestRemoteAddedWhileRemoved: a remote that is being removed is neither added again nor removed again nor changed, nobody waits for it in vain, and
+// what waited for it leaves alone what is added after it.
+func TestRemoteAddedWhileRemoved(t *testing.T) {
+	b, w := newBucket(t), newWorld(t, nil)
+	at, held, release := hold(t, "push: pack")
+	d := w.failing(t, at)
+	defer func() {
+		release()
+		w.close(t, d)
+	}()
+	b.add(t, d)
+	cp, err := d.Create(t.Context(), root, "shop", ipc.CreateRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-held
+	_, checked := startsWaiting(t, func(ctx context.Context) error {
+		_, err := d.CheckRemote(ctx, root, "shop", "backup", false)
+		return err
+	})
+	removed, pushed := make(chan error, 1), make(chan error, 1)
+	go func() {
+		_, err := d.Push(t.Context(), root, "shop", ipc.PushRequest{Wait: true})
+		pushed <- err
+	}()
+	go func() { removed <- d.RemoveRemote(t.Context(), root, "shop", "backup") }()
+	being := func(err error) bool {
+		return errs.KindOf(err) == errs.Busy && strings.Contains(errs.Words(err), "is being removed")
+	}
+	waitFor(t, "the remote is not added again while it is removed", func() bool {
+		_, err := d.AddRemote(t.Context(), root, "shop", b.request())
+		return being(err)
+	})
+	if err := d.RemoveRemote(t.Context(), root, "shop", "backup"); !being(err) {
+		t.Errorf("it is removed twice: %v", err)
+	}
+	if _, err := d.Push(t.Context(), root, "shop", ipc.PushRequest{}); !being(err) {
+		t.Errorf("something is asked for: %v", err)
+	}
+	if err := <-pushed; !being(err) {
+		t.Errorf("the push that waits: %v", err)
+	}
+	release()
+	if err := <-removed; err != nil {
+		t.Fatal(err)
+	}
+	if err := <-checked; !being(err) {
+		t.Errorf("the check: %v", err)
+	}
+	ledger := filepath.Join(w.state(), "apps", string(cp.AppID), "remote-backup.ledger")
+	if _, err := os.Stat(ledger); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the ledger of the remote that was removed: %v", err)
+	}
+	if _, err := d.AddRemote(t.Context(), root, "shop", b.request()); err != nil {
+		t.Fatal(err)
+	}
+	caughtUp(t, d)
+	w.close(t, d)
+	d = w.open(t)
+	if r := caughtUp(t, d); r.UpTo != cp.ID || r.Checkpoints != 1 {
+		t.Errorf("after a restart: %+v", r)
 	}
 }
 

@@ -269,20 +269,23 @@ func (s *Service) RemoveRemote(ctx context.Context, who ipc.Caller, ref, name st
 		return errs.New(errs.Busy, op, "%s is being made from this remote", a.Rec().Slug).WithHint("wait for the clone to end")
 	}
 	ctx = context.WithoutCancel(ctx) // a client that leaves must not keep a remote that sends nothing any more
-	t.end()                          // waits until nothing is sent
+	if err := t.end(); err != nil {  // waits until nothing is sent
+		return errs.Wrap(errs.Failed, op, err)
+	}
 	if err := store.DeleteRemote(ctx, s.store.Store, a.Rec().ID, name); err != nil {
 		t.stay()
 		return errs.Wrap(errs.Failed, op, err)
+	}
+	err = os.Remove(s.ledger(a.Rec().ID, name)) // as long as no other remote can have that name
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
 	}
 	s.mu.Lock()
 	delete(s.targets, key(a.Rec().ID, name))
 	s.mu.Unlock()
 	s.noteProblems(a)
 	s.events.WriteAudit(ctx, a.Rec(), who, "remote-remove", name, "", nil, nil)
-	if err := os.Remove(s.ledger(a.Rec().ID, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return errs.Wrap(errs.Failed, op, err)
-	}
-	return nil
+	return errs.Wrap(errs.Failed, op, err)
 }
 
 // Lag is how far the daemon's remotes are behind.

@@ -263,10 +263,13 @@ func (s *Service) forgetWanted(ctx context.Context, t *target) error {
 	})
 }
 
-// change changes the record of a remote. f is called with t.mu locked.
+// change changes the record of a remote, unless that is being removed. f is called with t.mu locked.
 func (s *Service) change(ctx context.Context, t *target, f func(*store.Remote)) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if t.gone {
+		return t.removing()
+	}
 	r := t.rec
 	f(&r)
 	if err := store.PutRemote(ctx, s.store.Store, r); err != nil {

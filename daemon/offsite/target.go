@@ -23,7 +23,7 @@ type target struct {
 
 	mu      sync.Mutex
 	rec     store.Remote
-	gone    bool // it was removed
+	gone    bool // it was removed, or is being removed
 	cut     bool // the clone that its app was made by was cut short, and is to be settled
 	bucket  *s3store.Store
 	place   *remote.Place // nil: it is not open
@@ -80,6 +80,12 @@ func (t *target) lock(ctx context.Context) error {
 			return errs.Wrap(errs.Unavailable, "", ctx.Err())
 		}
 	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.gone { // its ledger's file may be another remote's
+		t.unlock()
+		return t.removing()
+	}
 	return nil
 }
 
@@ -94,13 +100,23 @@ func (t *target) tryLock() bool {
 
 func (t *target) unlock() { <-t.busy }
 
+// removing is the error of what is not done with a remote that is being removed.
+func (t *target) removing() error {
+	return errs.New(errs.Busy, "", "the remote %s is being removed", t.name).WithHint("`mulligan remote list` shows whether it still is there")
+}
+
 // end marks the remote as removed, and waits until nothing is sent to it.
-func (t *target) end() {
+func (t *target) end() error {
 	t.mu.Lock()
+	gone := t.gone
 	t.gone = true
 	t.mu.Unlock()
+	if gone {
+		return t.removing()
+	}
 	t.busy <- struct{}{}
 	t.unlock()
+	return nil
 }
 
 // stay takes back the mark of end: the remote could not be removed, and goes on sending.
@@ -295,6 +311,9 @@ func (t *target) hurry() int {
 func (t *target) since(tries int, id ipc.CheckpointID) (ended bool, changed <-chan struct{}, problem error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if t.gone {
+		return true, t.changed, t.removing()
+	}
 	if u, ok := t.unread[id]; ok && u.try >= tries {
 		return true, t.changed, u.err
 	}
