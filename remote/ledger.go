@@ -460,7 +460,7 @@ func (l *ledger) first(id string) int64 {
 }
 
 func (l *ledger) has(id string) bool {
-	return slices.ContainsFunc(l.status().Sent, func(c Sent) bool { return c.ID == id })
+	return l.first(id) > 0 && slices.ContainsFunc(l.status().Sent, func(c Sent) bool { return c.ID == id })
 }
 
 func (l *ledger) close() error { return l.f.Close() }
