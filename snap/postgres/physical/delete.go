@@ -27,9 +27,13 @@ func (d *Driver) Size(ctx context.Context, ids ...snap.SnapshotID) (int64, error
 	return n, err
 }
 
-// Delete removes a snapshot, and everything in the store that only this snapshot needed.
+// Delete removes a snapshot, and everything in the store that only this snapshot needed. If the server was stopped for a raw snapshot,
+// and the restore ends before it has a plan, Delete starts the server again.
 func (d *Driver) Delete(ctx context.Context, id snap.SnapshotID) error {
 	return d.Do(ctx, "delete cluster snapshot", func() error {
+		if err := d.raws.restart(ctx, id); err != nil {
+			return err
+		}
 		s, err := d.records.state(id)
 		if errs.KindOf(err) == errs.NotFound {
 			return nil

@@ -47,7 +47,7 @@ func assemble(cfg Config) *pieces {
 	p.bases = &bases{store: p.store, records: p.records, server: p.server, failpoint: cfg.Failpoint, log: cfg.Log}
 	p.forks = &forks{store: p.store, records: p.records, archive: p.archive, bases: p.bases, programs: programs,
 		folder: "forks", failpoint: cfg.Failpoint, digestLimit: cfg.DigestLimit}
-	p.raws = &raws{store: p.store, server: p.server, failpoint: cfg.Failpoint, log: cfg.Log}
+	p.raws = &raws{store: p.store, records: p.records, server: p.server, failpoint: cfg.Failpoint, log: cfg.Log}
 	p.carry = &carrier{}
 	p.retention = &retention{carry: p.carry, store: p.store, records: p.records, server: p.server, archive: p.archive, bases: p.bases, failpoint: cfg.Failpoint}
 	p.marks = &markWriter{server: p.server, records: p.records, bases: p.bases}

@@ -51,6 +51,11 @@ func (e engine) Plan(ctx context.Context, p, old *plan, target, base state) (err
 
 // Build makes a fork of the target. The live server runs meanwhile.
 func (e engine) Build(ctx context.Context, p, old *plan, target, base state) error {
+	if base.raw != nil { // the plan is saved, and Drop goes by it
+		if err := e.records.drop(".", haltedRecord); err != nil {
+			return err
+		}
+	}
 	if !p.reuses {
 		if err := e.fill(ctx, p, target, base); err != nil {
 			return err

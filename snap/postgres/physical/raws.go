@@ -2,6 +2,8 @@ package physical
 
 import (
 	"context"
+	"errors"
+	"io/fs"
 	"log/slog"
 	"os"
 
@@ -16,6 +18,7 @@ import (
 // cluster cannot be started. The copies are hashed, and never interpreted as a cluster.
 type raws struct {
 	store     *store
+	records   *records
 	server    *server
 	failpoint failpoint.Hook
 	log       *slog.Logger
@@ -88,6 +91,28 @@ func (rs *raws) moved(ctx context.Context, r *raw) (bool, error) {
 	return now != r.Stamp, err
 }
 
+// haltedRecord is the record of the raw snapshot for which a running server was stopped. It exists until the server is started again,
+// or until the plan of a restore has the raw snapshot as its base: then the plan tells that the server is to be started again.
+const haltedRecord = "halted"
+
+// restart starts a server that was stopped for the raw snapshot id, if no restore has begun since. "" is any raw snapshot.
+func (rs *raws) restart(ctx context.Context, id snap.SnapshotID) error {
+	var r raw
+	err := rs.records.get(".", haltedRecord, &r)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case errs.KindOf(err) == errs.Corrupt: // only a server that ran is recorded
+		r = raw{ID: id, Ran: true}
+	case err != nil:
+		return err
+	}
+	if id != "" && r.ID != id {
+		return nil
+	}
+	return rs.start(ctx, &r)
+}
+
 // start starts the server in the files of a raw snapshot if one ran in them. A server that cannot be started is not an error.
 func (rs *raws) start(ctx context.Context, r *raw) error {
 	if !r.Ran {
@@ -97,6 +122,9 @@ func (rs *raws) start(ctx context.Context, r *raw) error {
 	if err != nil && ctx.Err() == nil {
 		rs.log.Warn("a server that ran before its files were kept cannot be started", "cluster", rs.server.name, "err", err)
 		err = nil
+	}
+	if err == nil {
+		err = rs.records.drop(".", haltedRecord)
 	}
 	return err
 }

@@ -79,7 +79,7 @@ func (e engine) keepAgain(ctx context.Context, p *plan) error {
 }
 
 // Sweep removes the snapshots and restores that gone names, and everything in the store that no record of the driver refers to.
-// It does not change the live state.
+// It does not change the live state, and starts a server that an interrupted salvage, or a restore that ended without a plan, stopped.
 func (d *Driver) Sweep(ctx context.Context, gone snap.Gone) error {
 	const op = "sweep cluster snapshots"
 	d.bases.taking.Lock() // a base backup that is being copied has no record yet
@@ -90,6 +90,9 @@ func (d *Driver) Sweep(ctx context.Context, gone snap.Gone) error {
 // sweep does the work of Sweep. The caller must hold both locks.
 func (d *Driver) sweep(ctx context.Context, gone snap.Gone) error {
 	if err := d.server.Sweep(ctx); err != nil && errs.KindOf(err) != errs.Unavailable { // the next program that is started does it, too
+		return err
+	}
+	if err := d.raws.restart(ctx, ""); err != nil {
 		return err
 	}
 	for _, id := range gone.Snapshots {

@@ -37,6 +37,11 @@ func (d *Driver) salvage(ctx context.Context, req snap.CaptureRequest) (r raw, e
 	if err := d.raws.room(ctx, d.cfg.DataDir); err != nil { // while the server still runs
 		return r, err
 	}
+	if r.Ran {
+		if err := d.records.put(".", haltedRecord, r); err != nil {
+			return r, err
+		}
+	}
 	if err := d.cfg.Failpoint.At("salvage: stop"); err != nil {
 		return r, err
 	}

@@ -412,6 +412,47 @@ func testServerRunsAfterGivenUpSalvage(t *testing.T) {
 		t.Fatal("nothing is known of the cluster, and a restore is planned")
 	}
 	runs("a plan that fails")
+
+	fail("", nil)
+	salvage()
+	check(t, s.driver.Delete(ctx, "db-good"))
+	if running, err := pgserver.InUse(s.DataDir); err != nil || running {
+		t.Errorf("after another snapshot was deleted the server runs: %t, %v", running, err)
+	}
+	check(t, s.driver.Delete(ctx, "db-raw"))
+	runs("a restore that ends before it is prepared")
+}
+
+// A server that ran before a salvage runs again after the daemon was killed, at whatever step before the restore's Commit.
+func testServerRunsAfterKilledSalvage(t *testing.T) {
+	t.Parallel()
+	s := newSubject(t, options{})
+	s.mutate(t, 1)
+	capture(t, s, "db-good")
+	stopped, prepared := 0, false
+	for step := 1; !prepared; step++ {
+		kept, _ := s.killRescuer(t, 0, step)
+		if running, err := pgserver.InUse(s.DataDir); err != nil {
+			t.Fatal(err)
+		} else if !running {
+			stopped++
+		}
+		s.reopen(t)
+		_, err := s.driver.Resume(t.Context(), "op-raw")
+		prepared = err == nil
+		gone := snap.Gone{Restores: []snap.RestoreID{"op-raw"}}
+		if !kept {
+			gone.Snapshots = []snap.SnapshotID{"db-raw"}
+		}
+		check(t, s.driver.Sweep(t.Context(), gone))
+		if status := s.driver.server.Status(t.Context(), s.DataDir); status != "ready" {
+			t.Fatalf("after a kill at step %d the server is %q", step, status)
+		}
+		check(t, s.driver.Delete(t.Context(), "db-raw"))
+	}
+	if stopped == 0 {
+		t.Error("the server was stopped at no step")
+	}
 }
 
 // The log of a marker outlives the data folder, also what the server archived not yet.
@@ -505,22 +546,29 @@ func testKilledRescuing(t *testing.T) {
 	}
 }
 
+// killRescuer kills a rescuer at a step. It reports whether the rescuer had made the snapshot, and whether it came to its end before the step.
+func (s *subject) killRescuer(t *testing.T, round, step int) (kept, finished bool) {
+	t.Helper()
+	arg, err := json.Marshal(rescue{Nth: step, fate: fate{Data: s.DataDir, State: s.cfg.StateDir, DSN: s.cfg.DSN, Bin: s.Bin, Log: s.Log,
+		Owner: s.cfg.Owner, Round: round, Target: "db-good"}})
+	check(t, err)
+	cmd := exec.CommandContext(t.Context(), os.Args[0])
+	cmd.Env = append(os.Environ(), "MULLIGAN_TEST_RESCUER="+string(arg))
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	kept, finished = strings.Contains(string(out), "kept"), strings.Contains(string(out), "finished")
+	if !finished && (cmd.ProcessState.Sys().(interface{ Signaled() bool }).Signaled() == false) {
+		t.Fatalf("round %d, step %d: %v, %s", round, step, err, out)
+	}
+	return kept, finished
+}
+
 // rescueKilled kills a rescuer at a step, recovers as the daemon would, and takes the
 // cluster back to the ruin. It reports whether there was such a step.
 func (s *subject) rescueKilled(t *testing.T, round, step int, was string) bool {
 	t.Helper()
 	ctx := t.Context()
-	arg, err := json.Marshal(rescue{Nth: step, fate: fate{Data: s.DataDir, State: s.cfg.StateDir, DSN: s.cfg.DSN, Bin: s.Bin, Log: s.Log,
-		Owner: s.cfg.Owner, Round: round, Target: "db-good"}})
-	check(t, err)
-	cmd := exec.CommandContext(ctx, os.Args[0])
-	cmd.Env = append(os.Environ(), "MULLIGAN_TEST_RESCUER="+string(arg))
-	cmd.Stderr = os.Stderr
-	out, err := cmd.Output()
-	kept, finished := strings.Contains(string(out), "kept"), strings.Contains(string(out), "finished")
-	if !finished && (cmd.ProcessState.Sys().(interface{ Signaled() bool }).Signaled() == false) {
-		t.Fatalf("round %d, step %d: %v, %s", round, step, err, out)
-	}
+	kept, finished := s.killRescuer(t, round, step)
 	s.reopen(t)
 	good := finished && round == 0
 	sw, err := s.driver.Resume(ctx, "op-raw")

@@ -37,6 +37,7 @@ func TestRescues(t *testing.T) {
 		testUndoAfterTheRestoredFolderVanished,
 		testRawBaseGrowsStale,
 		testServerRunsAfterGivenUpSalvage,
+		testServerRunsAfterKilledSalvage,
 		testFailedStartAfterLateWrite,
 	)
 }
