@@ -50,6 +50,7 @@ func TestKills(t *testing.T) {
 		testFaultOfEverySystemCall,
 		testKillInRevert,
 		testServerDiesInPrepare,
+		testClusterStoppedForNothing,
 	)
 }
 

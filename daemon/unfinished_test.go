@@ -238,6 +238,39 @@ func testServerDiesInPrepare(t *testing.T) {
 	w.runs(t, d, "one")
 }
 
+// testClusterStoppedForNothing has rollbacks end after the server of a cluster was stopped, because the cluster could not be captured while
+// it ran, and before the cluster is prepared: the server runs again.
+func testClusterStoppedForNothing(t *testing.T) {
+	t.Parallel()
+	w := world{dir: worldDir(t)}
+	w = w.register(t, []ipc.Database{{Name: "shop", Driver: "sqlite", DSN: "shop.db"}, w.ownCluster(t, quickDir(t))})
+	var last atomic.Value // the step at which the rollback ends
+	var kept atomic.Bool  // the cluster, as its files are
+	d := w.failing(t, func(step string) error {
+		end := last.Load()
+		if end != nil && step == "salvage: record" {
+			kept.Store(true)
+		}
+		if end != nil && (step == end && kept.Load() || step == "capture: mark") {
+			return unix.EIO
+		}
+		return nil
+	})
+	defer w.close(t, d)
+	cp, err := d.Create(t.Context(), root, "shop", ipc.CreateRequest{})
+	check(t, err)
+	for _, step := range []string{"salvage: record", "record checkpoint", "prepare files", "prepare db:main"} {
+		last.Store(step)
+		kept.Store(false)
+		if _, err := d.Rollback(t.Context(), root, "shop", cp.ID, ipc.RollbackRequest{}, nil); !errors.Is(err, unix.EIO) || !kept.Load() {
+			t.Fatalf("a rollback that ends at %s, after the server was stopped (%v): %v", step, kept.Load(), err)
+		}
+		if says, err := w.postgresSays(); err != nil || says != "zero" {
+			t.Errorf("after a rollback that ended at %s the database says %q, %v", step, says, err)
+		}
+	}
+}
+
 // mariaDB starts a MariaDB server of the test's own with a database shop, and gives the
 // folder of its data, its socket, and a client.
 func mariaDB(t *testing.T) (data, socket string, sql func(text string) string) {
