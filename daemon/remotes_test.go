@@ -476,6 +476,47 @@ func TestClonePruned(t *testing.T) {
 	}
 }
 
+// TestReceiptOfClone: whoever asks for a clone gets the receipt of its rollback with the error: of one that fails, after which nothing is left of
+// the clone, and of one whose app is made, and is not well.
+func TestReceiptOfClone(t *testing.T) {
+	b, w := newBucket(t), newWorld(t, nil)
+	d := w.open(t)
+	t.Cleanup(func() { w.close(t, d) })
+	b.add(t, d)
+	_, err := d.Create(t.Context(), root, "shop", ipc.CreateRequest{})
+	check(t, err)
+	caughtUp(t, d)
+	second := world{dir: worldDir(t), at: filepath.Join(worldDir(t), "clone")}
+	var fail failpoint
+	opt := second.options()
+	opt.Failpoint = fail.step
+	there := second.openAs(t, opt)
+	t.Cleanup(func() { second.close(t, there) })
+	l, err := ipc.Listen(filepath.Join(second.dir, "s"), 0o600)
+	check(t, err)
+	srv := ipc.NewHTTPServer(there.Handler(), nil)
+	go srv.Serve(l)
+	t.Cleanup(func() { srv.Close() })
+	req := b.clone(second.at)
+	req.NoStart = true // its command is of the first world
+	for _, c := range []struct {
+		step string
+		made bool
+	}{{"commit files", false}, {"stage " + string(ipc.StageHealthy), true}} {
+		fail.set(c.step)
+		res, err := ipc.NewClient(filepath.Join(second.dir, "s")).Clone(ipc.WithProgress(t.Context(), func(ipc.Progress) {}), req)
+		if errs.KindOf(err) != errs.Failed || !strings.Contains(err.Error(), "input/output error") {
+			t.Fatalf("a clone that fails at %s: %v", c.step, err)
+		}
+		if r := res.Rollback; r == nil || r.RolledBack != c.made || len(r.Stages) != 6 || res.Error == nil || res.App.Slug != "shop" || res.Checkpoint == "" {
+			t.Errorf("the receipt of a clone that fails at %s: %+v", c.step, res)
+		}
+		if _, err := there.App(t.Context(), root, "shop"); (err == nil) != c.made {
+			t.Errorf("the app after a clone that fails at %s: %v", c.step, err)
+		}
+	}
+}
+
 // TestRemoteVerified: a pack that was changed is found, and what is here is sent again, once. A checkpoint that is on the remote alone is still listed, and
 // says that it may be damaged if it needs what is damaged.
 func TestRemoteVerified(t *testing.T) {

@@ -207,7 +207,7 @@ func (c *Client) Keep(ctx context.Context, app, fork string, req KeepRequest) (R
 		return RollbackResult{}, err
 	}
 	defer resp.Body.Close()
-	return c.receipt(ctx, resp)
+	return readReceipt[RollbackResult](ctx, c, resp)
 }
 
 // DropFork removes a fork of an app.

@@ -147,6 +147,7 @@ type CloneResult struct {
 	Warnings   []string        `json:"warnings"`
 	Rollback   *RollbackResult `json:"rollback"` // null for a dry run
 	DryRun     bool            `json:"dry_run,omitempty"`
+	Error      *ErrorBody      `json:"error,omitempty"` // why the clone failed after its rollback had begun
 }
 
 // RemoteCheck is the result of a check of what is on a remote.
@@ -217,7 +218,12 @@ func (c *Client) Fetch(ctx context.Context, app string, req FetchRequest) (Check
 	return askApp[Checkpoint](ctx, c, http.MethodPost, app, nil, req, "fetch")
 }
 
-// Clone makes an app from a remote.
+// Clone makes an app from a remote. If its rollback began, and the clone failed, it returns both the result and the error.
 func (c *Client) Clone(ctx context.Context, req CloneRequest) (CloneResult, error) {
-	return ask[CloneResult](ctx, c, http.MethodPost, "/api/clone", req)
+	resp, err := c.send(ctx, http.MethodPost, "/api/clone", accepted(ctx), req)
+	if err != nil {
+		return CloneResult{}, err
+	}
+	defer resp.Body.Close()
+	return readReceipt[CloneResult](ctx, c, resp)
 }

@@ -34,12 +34,17 @@ func (c *Client) Rollback(ctx context.Context, app string, id CheckpointID, req 
 	if isEvents(resp) && onStage != nil {
 		return c.follow(ctx, resp, onStage)
 	}
-	return c.receipt(ctx, resp)
+	return readReceipt[RollbackResult](ctx, c, resp)
 }
 
-// receipt reads a result, which may come after events that tell the progress. If the rollback failed, the result also has the error, in the form of all
-// other errors.
-func (c *Client) receipt(ctx context.Context, resp *http.Response) (res RollbackResult, err error) {
+// receipt is the result of an operation that also comes if the operation began and failed. It then has the error, in the form of all other errors.
+type receipt interface{ failure() *ErrorBody }
+
+func (r RollbackResult) failure() *ErrorBody { return r.Error }
+func (r CloneResult) failure() *ErrorBody    { return r.Error }
+
+// readReceipt reads a result, which may come after events that tell the progress.
+func readReceipt[T receipt](ctx context.Context, c *Client, resp *http.Response) (res T, err error) {
 	switch {
 	case isEvents(resp):
 		err = c.followProgress(ctx, resp, &res)
@@ -49,10 +54,10 @@ func (c *Client) receipt(ctx context.Context, resp *http.Response) (res Rollback
 		err = refused(resp, nil)
 	}
 	if err != nil {
-		return RollbackResult{}, err
+		return *new(T), err
 	}
-	if res.Error != nil || resp.StatusCode >= 300 {
-		return res, refused(resp, res.Error)
+	if res.failure() != nil || resp.StatusCode >= 300 {
+		return res, refused(resp, res.failure())
 	}
 	return res, nil
 }

@@ -30,7 +30,7 @@ func (h forkHandlers) postKeep(w http.ResponseWriter, r *http.Request, who ipc.C
 		return err
 	}
 	res, err := h.forks.KeepFork(r.Context(), who, r.PathValue("app"), r.PathValue("fork"), req)
-	return answerReceipt(w, res, err)
+	return answerReceipt(w, http.StatusOK, res, res.Error, err)
 }
 
 func (h forkHandlers) deleteFork(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {

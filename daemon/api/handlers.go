@@ -206,16 +206,16 @@ func (svc *Service) postRollback(w http.ResponseWriter, r *http.Request, who ipc
 		return svc.streamRollback(w, r, who, ref, id, req)
 	}
 	res, err := svc.rollbacks.Rollback(r.Context(), who, ref, id, req, nil)
-	return answerReceipt(w, res, err)
+	return answerReceipt(w, http.StatusOK, res, res.Error, err)
 }
 
-// answerReceipt writes the receipt of a rollback, also of one that began and failed.
-func answerReceipt(w http.ResponseWriter, res ipc.RollbackResult, err error) error {
-	if res.Error != nil {
-		ipc.WriteJSON(w, ipc.HTTPStatus(res.Error.Kind), res)
+// answerReceipt writes a result with the status, or returns err. It also writes the result of what began and failed, which has the failure.
+func answerReceipt(w http.ResponseWriter, status int, res any, failure *ipc.ErrorBody, err error) error {
+	if failure != nil {
+		ipc.WriteJSON(w, ipc.HTTPStatus(failure.Kind), res)
 		return nil
 	}
-	return answer(w, http.StatusOK, res, err)
+	return answer(w, status, res, err)
 }
 
 // streamRollback answers with an event for each stage and then the result. If the client disconnects, the rollback continues.

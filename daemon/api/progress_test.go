@@ -81,7 +81,7 @@ func TestReceiptAfterProgress(t *testing.T) {
 			snap.NewMeter(r.Context(), "files read", snap.UnitFiles, 10).Add(4)
 			<-told
 		}
-		return answerReceipt(w, failed, failed.Error.Err())
+		return answerReceipt(w, http.StatusOK, failed, failed.Error, failed.Error.Err())
 	})
 	socket := filepath.Join(t.TempDir(), "s")
 	l, err := ipc.Listen(socket, 0o600)

@@ -79,5 +79,5 @@ func (h remoteHandlers) postClone(w http.ResponseWriter, r *http.Request, who ip
 		return err
 	}
 	res, err := h.Clone(r.Context(), who, req)
-	return answer(w, http.StatusCreated, res, err)
+	return answerReceipt(w, http.StatusCreated, res, res.Error, err)
 }

@@ -49,12 +49,16 @@ func (s *Service) Clone(ctx context.Context, who ipc.Caller, req ipc.CloneReques
 	if err == nil {
 		err = c.describe()
 	}
-	if err != nil || req.DryRun {
-		c.res.App = app.WithoutSecrets(c.spec)
-		return c.res, errs.Wrap(errs.Failed, op, err)
+	c.res.App = app.WithoutSecrets(c.spec)
+	if err == nil && !req.DryRun {
+		err = c.make(context.WithoutCancel(ctx)) // a client that leaves does not stop it
 	}
-	err = c.make(context.WithoutCancel(ctx)) // a client that leaves does not stop it
-	return c.res, errs.Wrap(errs.Failed, op, err)
+	err = errs.Wrap(errs.Failed, op, err)
+	if err != nil && c.res.Rollback != nil {
+		body := ipc.Body(err)
+		c.res.Error = &body
+	}
+	return c.res, err
 }
 
 // find reads the remote, and finds the checkpoint in it.
