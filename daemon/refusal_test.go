@@ -2,6 +2,7 @@ package daemon_test
 
 import (
 	"database/sql"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -150,6 +151,53 @@ func TestCalledOffLeavesNothing(t *testing.T) {
 	res, err = d.Rollback(t.Context(), root, "shop", cp.ID, ipc.RollbackRequest{}, nil)
 	if err != nil || res.SafetyCheckpoint.CalledOff || !res.SafetyCheckpoint.Quiesced || listed(t, d)[0].CalledOff {
 		t.Errorf("%v, %+v", err, res.SafetyCheckpoint)
+	}
+}
+
+// TestLayerThatCannotBeSwitched: the error of a layer that can be captured, and not prepared or committed, names the command that leaves the layer out,
+// and the command takes the rest back. On a full disk, and where nothing else is in the scope, the command would not help.
+func TestLayerThatCannotBeSwitched(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	var fail failpoint
+	var why atomic.Value
+	opt := w.options()
+	opt.Failpoint = func(step string) error {
+		if fail.step(step) != nil {
+			return why.Load().(unix.Errno)
+		}
+		return nil
+	}
+	d := w.openAs(t, opt)
+	defer w.close(t, d)
+	cp, err := d.Create(t.Context(), root, "shop", ipc.CreateRequest{})
+	check(t, err)
+	w.set(t, "one")
+	for _, step := range []string{"prepare: stage", "phase: committing"} { // of the database's driver
+		fail.set(step)
+		for _, c := range []struct {
+			why   unix.Errno
+			scope []string
+			helps bool
+		}{{unix.EIO, nil, true}, {unix.ENOSPC, nil, false}, {unix.EIO, []string{"layer:db:shop"}, false}} {
+			why.Store(c.why)
+			_, err := d.Rollback(t.Context(), root, "shop", cp.ID, ipc.RollbackRequest{Scope: c.scope}, nil)
+			if !errors.Is(err, c.why) {
+				t.Fatalf("a rollback that fails at %s: %v", step, err)
+			}
+			if says := strings.Contains(errs.HintOf(err), fmt.Sprintf("`mulligan rollback %s --without db:shop`", cp.ID)); says != c.helps {
+				t.Errorf("a rollback that fails at %s (%v), scope %q: the hint is %q", step, c.why, c.scope, errs.HintOf(err))
+			}
+			if word := w.word(t); word != "one" {
+				t.Errorf("after a rollback that failed at %s all says %q", step, word)
+			}
+		}
+		fail.set("")
+		goBack(t, d, cp.ID, ipc.RollbackRequest{Without: []string{"db:shop"}})
+		if files, db, _, err := w.words(); err != nil || files != "zero" || db != "one" {
+			t.Errorf("without the database the files say %q, the database %q: %v", files, db, err)
+		}
+		goBack(t, d, ipc.Redo, ipc.RollbackRequest{})
 	}
 }
 

@@ -148,7 +148,7 @@ func (s *Setup) Close() error {
 	return errors.Join(all...)
 }
 
-// Error is the error of a failed capture of one layer.
+// Error is the error of one layer that cannot be captured, compared or switched.
 type Error struct {
 	Layer Layer
 	Err   error

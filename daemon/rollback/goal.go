@@ -8,7 +8,6 @@ import (
 
 	"mulligan/daemon/accounts"
 	"mulligan/daemon/app"
-	"mulligan/daemon/layer"
 	"mulligan/daemon/store"
 	"mulligan/errs"
 	"mulligan/ipc"
@@ -75,9 +74,6 @@ func (g *toCheckpoint) prepare(ctx context.Context, p *part) (err error) {
 	}
 	if err != nil {
 		r.a.RequestRecovery(nil) // it may have left something where it cannot reach it now
-	}
-	if kind := errs.KindOf(err); p.IsDB() && (kind == errs.Denied || kind == errs.Conflict) {
-		return r.hints.orWithout(&layer.Error{Layer: p.Layer, Err: err})
 	}
 	return r.hints.ofStored(p, err)
 }

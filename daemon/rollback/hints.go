@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"path"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -40,24 +41,23 @@ func hinted(err error, hint string) error {
 	return &errs.Error{Kind: errs.KindOf(err), Err: err, Hint: hint}
 }
 
-// orWithout adds to the error of a layer that can be neither read nor kept as raw bytes the command
+// orWithout adds to the error of a layer that can be neither read nor kept as raw bytes, or not switched, the command
 // that leaves the layer out. Other errors are returned as they are.
 func (h *hints) orWithout(err error) error {
 	var e *layer.Error
-	if !errors.As(err, &e) || !h.goal.narrows() || errors.Is(err, context.Canceled) || records.NoRoom(err) {
+	if !errors.As(err, &e) {
 		return err
 	}
-	var rest []layer.Layer
-	for _, p := range h.parts.list {
-		if p.Name != e.Layer.Name {
-			rest = append(rest, p.Layer)
-		}
-	}
-	if len(rest) == 0 {
+	return h.orWithoutLayer(e.Layer.Name, err)
+}
+
+// orWithoutLayer adds to an error the command that leaves a layer out, if that helps.
+func (h *hints) orWithoutLayer(name snap.Layer, err error) error {
+	others := slices.ContainsFunc(h.parts.list, func(p *part) bool { return p.Name != name })
+	if !others || !h.goal.narrows() || errors.Is(err, context.Canceled) || records.NoRoom(err) {
 		return err
 	}
-	hint := "`" + h.command("--without", shellWord(string(e.Layer.Name))) + "` takes the rest back and leaves " + string(e.Layer.Name) + " as it is"
-	return hinted(err, hint)
+	return hinted(err, "`"+h.command("--without", shellWord(string(name)))+"` takes the rest back and leaves "+string(name)+" as it is")
 }
 
 // command returns the client's command for what was asked for, with more words.
@@ -157,10 +157,13 @@ func (h *hints) madeSince(ctx context.Context, at string) ([]madeFile, error) {
 	return m.files, err
 }
 
-// ofStored adds to the error of a damaged snapshot where it is and what to do.
+// ofStored adds to the error of a layer whose snapshot cannot be restored what to do, and where the snapshot is if it is damaged.
 func (h *hints) ofStored(p *part, err error) error {
+	if err == nil {
+		return nil
+	}
 	if errs.KindOf(err) != errs.Corrupt {
-		return err
+		return h.orWithoutLayer(p.Name, err)
 	}
 	return h.orWithout(&layer.Error{Layer: p.Layer, Err: &errs.Error{Kind: errs.Corrupt, Op: fmt.Sprintf("check %s of %s", p.Name, h.target.ID), Err: err,
 		Hint: "nothing was changed; `mulligan verify` tells which checkpoints are whole"}})

@@ -135,7 +135,7 @@ func layerList(set map[snap.Layer]bool) []string {
 }
 
 // commit makes the databases the target, or all other layers if dbs is false. With verify, each
-// layer is checked as soon as it is committed.
+// layer is checked as soon as it is committed. The error of a layer that cannot be switched is a *layer.Error.
 func (ps *parts) commit(ctx context.Context, dbs, verify bool) (string, error) {
 	var notes []string
 	for _, p := range ps.list {
@@ -173,7 +173,7 @@ func (ps *parts) commitPart(ctx context.Context, p *part, verify bool) (note str
 	}
 	p.touched = true
 	if err := p.sw.Commit(ctx); err != nil {
-		return "", err
+		return "", &layer.Error{Layer: p.Layer, Err: err}
 	}
 	p.list, p.total = ps.goal.changes(p) // without what could not be changed
 	note = fmt.Sprintf("%s: %d changed, snap=%s", p.Name, p.total, p.target)

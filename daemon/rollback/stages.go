@@ -146,15 +146,20 @@ func (r *rollback) recapture(ctx context.Context, stale map[snap.Layer]bool) err
 }
 
 func (r *rollback) switchFiles(ctx context.Context) (string, error) {
-	return r.parts.commit(ctx, false, r.plan.Verify)
+	return r.commit(ctx, false)
 }
 
 func (r *rollback) switchDBs(ctx context.Context) (string, error) {
-	note, err := r.parts.commit(ctx, true, r.plan.Verify)
+	note, err := r.commit(ctx, true)
 	if err == nil {
-		err = r.parts.commitRest(ctx, r.plan.Verify)
+		err = r.hints.orWithout(r.parts.commitRest(ctx, r.plan.Verify))
 	}
 	return note, err
+}
+
+func (r *rollback) commit(ctx context.Context, dbs bool) (string, error) {
+	note, err := r.parts.commit(ctx, dbs, r.plan.Verify)
+	return note, r.hints.orWithout(err)
 }
 
 // start starts the app, if the plan says so.
