@@ -1,17 +1,11 @@
 package physical
 
 import (
-	"bufio"
 	"context"
 	"errors"
-	"fmt"
-	"io"
-	"strconv"
-	"strings"
 
 	"mulligan/errs"
 	"mulligan/snap/postgres/physical/asowner"
-	"mulligan/snap/postgres/physical/pgserver"
 	"mulligan/snap/postgres/physical/wal"
 )
 
@@ -30,7 +24,7 @@ func (a *archive) firstChange(ctx context.Context, p place, size wal.Segments, e
 	defer a.store.remove(ctx, dir) // if this fails, the next Sweep does it
 	wrote := map[uint32]bool{}     // transactions that wrote a record that counts
 	reached := end == 0
-	why, err := a.read(ctx, dir, p.TLI, p.Start, func(rec wal.Record) bool {
+	why, err := a.programs.ReadLog(ctx, dir, p.TLI, p.Start, func(rec wal.Record) bool {
 		switch {
 		case end != 0 && rec.At >= end:
 			reached = true
@@ -52,44 +46,6 @@ func (a *archive) firstChange(ctx context.Context, p place, size wal.Segments, e
 		return 0, true, nil
 	}
 	return at, changed, err
-}
-
-// read runs pg_waldump on the log files in dir, and calls each with the records until each returns false or the log ends. why
-// is the last line of pg_waldump's error output.
-func (a *archive) read(ctx context.Context, dir string, t wal.Timeline, from wal.LSN, each func(wal.Record) bool) (why string, err error) {
-	inner, cancel := context.WithCancel(ctx)
-	defer cancel()
-	var problem pgserver.Printed
-	out, in := io.Pipe()
-	run, err := a.programs.Start(inner, in, &problem, "pg_waldump", "-p", dir, "-t", strconv.Itoa(int(t)), "-s", from.String())
-	if err != nil {
-		return "", err
-	}
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		_ = run.Wait() // pg_waldump fails at the end of the log, and when it is killed
-		_ = in.Close() // never fails
-	}()
-	lines := bufio.NewReaderSize(out, 1<<16)
-	for more, begun := true, false; more && err == nil; {
-		rec, line, ok, failed := wal.ReadRecord(lines)
-		switch {
-		case errors.Is(failed, io.EOF):
-			more = false // the caller checks that it read enough
-		case failed != nil:
-			err = failed
-		case ok:
-			begun, more = true, each(rec)
-		case begun && !strings.HasPrefix(line, "rmgr: "): // more of a description: a restore point's name can have line breaks
-		case !strings.HasPrefix(line, "first record is after") && strings.TrimSpace(line) != "":
-			err = fmt.Errorf("%w: %.200q", wal.ErrUnclear, line)
-		}
-	}
-	cancel()
-	_ = out.Close() // never fails
-	<-ended
-	return problem.LastLine(), errors.Join(err, ctx.Err())
 }
 
 // maxOpen is the most uncommitted transactions that firstChange follows. With more of them, the state counts as changed.
@@ -124,7 +80,7 @@ func (a *archive) check(ctx context.Context, m marker, b wal.Base, size wal.Segm
 		}
 		// With -e, pg_waldump would also end without an error at a record that is damaged so that it seems to lead beyond the end.
 		reached := false
-		why, err := a.read(ctx, dir, s.TLI, s.Start, func(rec wal.Record) bool { reached = rec.End(size) >= s.End; return !reached })
+		why, err := a.programs.ReadLog(ctx, dir, s.TLI, s.Start, func(rec wal.Record) bool { reached = rec.End(size) >= s.End; return !reached })
 		if err == nil && !reached {
 			err = errs.New(errs.Corrupt, "", "the log of timeline %d from %s to %s is damaged: %s", s.TLI, s.Start, s.End, why).
 				WithHint("use another checkpoint")
