@@ -1,12 +1,14 @@
 package daemon_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -17,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mulligan/daemon"
+	"mulligan/errs"
 	"mulligan/ipc"
 	"mulligan/testkit"
 )
@@ -423,6 +426,102 @@ func TestTurnGoesOn(t *testing.T) {
 	goBack(t, d, cp.ID, ipc.RollbackRequest{})
 	if got := w.word(t); got != "zero" {
 		t.Errorf("after the rollback the app says %q", got)
+	}
+}
+
+// TestTurnEndsWhileTheAppIsChanged: a turn whose end is announced while the app's tracker is stopped, for a change of the app's settings, has its
+// checkpoint and its changes all the same.
+func TestTurnEndsWhileTheAppIsChanged(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	stopped, goOn := make(chan struct{}), make(chan struct{})
+	var armed atomic.Bool
+	d := w.failing(t, func(step string) error {
+		if step == "write records" && armed.Load() && calledBy("registry.(*Service).enforce") && armed.CompareAndSwap(true, false) {
+			close(stopped)
+			<-goOn
+		}
+		return nil
+	})
+	defer w.close(t, d)
+	on := true
+	_, err := d.SetApp(t.Context(), root, "shop", ipc.AppChange{Run: &[]string{}, Auto: &on})
+	check(t, err)
+	awaitFollowing(t, d)
+	begin(t, d, "t")
+	var work sync.WaitGroup
+	defer work.Wait()
+	release := sync.OnceFunc(func() { close(goOn) })
+	defer release()
+	keep := ipc.DefaultRetention()
+	armed.Store(true)
+	work.Go(func() {
+		if _, err := d.SetApp(t.Context(), root, "shop", ipc.AppChange{Retention: &keep}); err != nil {
+			t.Error(err)
+		}
+	})
+	<-stopped
+	w.setFiles(t, "one")
+	var turn ipc.Turn
+	ended := make(chan error, 1)
+	work.Go(func() {
+		var err error
+		turn, err = d.EndTurn(t.Context(), root, "shop", "t")
+		ended <- err
+	})
+	waitFor(t, "the end of the turn waits, or has come", func() bool {
+		stacks := make([]byte, 1<<20)
+		stacks = stacks[:runtime.Stack(stacks, true)]
+		waits := bytes.Contains(stacks, []byte("app.(*App).hold")) || bytes.Contains(stacks, []byte("store.(*Store).PutTurn"))
+		return waits && bytes.Contains(stacks, []byte("turns.(*Service).endTurn")) || len(ended) > 0
+	})
+	release()
+	check(t, <-ended)
+	if turn.EndedAt == nil || turn.CheckpointID == nil || turn.Changes.Modified < 12 {
+		t.Fatalf("%+v", turn)
+	}
+	goBack(t, d, *turn.CheckpointID, ipc.RollbackRequest{Scope: []string{"layer:files"}})
+	if got := read(t, w.ws(), "file7"); got != "zero" {
+		t.Errorf("file7 says %q", got)
+	}
+}
+
+// TestTurnEndsWhileFilesAreHeldUp: the end of a turn is refused while its files cannot be followed, so that the turn stays open, and has its
+// checkpoint and its changes when it ends.
+func TestTurnEndsWhileFilesAreHeldUp(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	var failing, held atomic.Bool
+	fails := func(step string) error {
+		if failing.Load() && (step == "record checkpoint" || step == "append-change" && calledBy("files.(*Driver).Delete")) ||
+			held.Load() && step == "append-change" && calledBy("files.(*Driver).Sweep") {
+			return errors.New("no")
+		}
+		return nil
+	}
+	d := w.failing(t, fails)
+	defer func() { w.close(t, d) }()
+	on := true
+	_, err := d.SetApp(t.Context(), root, "shop", ipc.AppChange{Run: &[]string{}, Auto: &on})
+	check(t, err)
+	awaitFollowing(t, d)
+	begin(t, d, "t")
+	failing.Store(true)
+	if _, err := d.Create(t.Context(), root, "shop", ipc.CreateRequest{}); err == nil {
+		t.Fatal("the create was not cut short")
+	}
+	w.close(t, d)
+	failing.Store(false)
+	held.Store(true)
+	d = w.failing(t, fails)
+	w.setFiles(t, "one")
+	if _, err := d.EndTurn(t.Context(), root, "shop", "t"); errs.KindOf(err) != errs.Unavailable || !strings.Contains(err.Error(), "stays open") {
+		t.Fatalf("the end of a turn whose files are held up (%s): %v", problemsOf(t, d), err)
+	}
+	held.Store(false)
+	awaitFollowing(t, d)
+	if turn := end(t, d, "t"); turn.CheckpointID == nil || turn.Changes.Modified < 12 {
+		t.Fatalf("%+v", turn)
 	}
 }
 

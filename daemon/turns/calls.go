@@ -110,10 +110,26 @@ func (svc *Service) EndTurn(ctx context.Context, who ipc.Caller, ref string, id 
 }
 
 func (svc *Service) endTurn(ctx context.Context, a *app.App, rec store.Turn) (store.Turn, error) {
-	if t := TrackerOf(a); t != nil {
-		if o := t.openTurn(rec.ID); o != nil {
-			return t.end(ctx, o)
+	for {
+		t, err := svc.tracker(ctx, a)
+		if err != nil {
+			return rec, err
 		}
+		if t == nil {
+			break
+		}
+		o := t.openTurn(rec.ID)
+		if o == nil {
+			break
+		}
+		ended, err := t.end(ctx, o)
+		if err == nil || t.run.Err() == nil {
+			return ended, err
+		} // else the tracker was stopped meanwhile, and the app's next one goes on with the turn
+	}
+	rec, err := svc.store.Turn(ctx, a.Rec().ID, rec.ID)
+	if err != nil || rec.EndedAt != nil { // its tracker ended it meanwhile
+		return rec, err
 	}
 	now := svc.opt.Now().UTC()
 	rec.EndedAt = &now

@@ -6,6 +6,7 @@ import (
 
 	"mulligan/daemon/app"
 	"mulligan/daemon/layer"
+	"mulligan/errs"
 	"mulligan/ipc"
 	"mulligan/snap"
 )
@@ -62,6 +63,27 @@ func (svc *Service) StopTracker(a *app.App) {
 func TrackerOf(a *app.App) *Tracker {
 	t, _ := a.Following().(*Tracker)
 	return t
+}
+
+// tracker returns the app's tracker, or nil if the app asks for no automatic checkpoints. It waits for the operation that stopped the tracker,
+// and for the app's recovery. The error of a tracker that cannot be started yet is of kind errs.Unavailable.
+func (svc *Service) tracker(ctx context.Context, a *app.App) (*Tracker, error) {
+	if t := TrackerOf(a); t != nil || !a.Rec().Auto {
+		return t, nil
+	}
+	release, err := svc.apps.AcquireBrief(ctx, a, "follow the files")
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	if TrackerOf(a) == nil {
+		svc.StartTracker(ctx, a)
+	}
+	if t := TrackerOf(a); t != nil || !a.Rec().Auto {
+		return t, nil
+	}
+	return nil, errs.New(errs.Unavailable, "", "the files of %s are not watched yet, so the turn stays open", a.Rec().Slug).
+		WithHint("`mulligan status` says what they wait for; try again then")
 }
 
 // copyOpen returns copies of the open turns: somebody who waits for one may still have it.
