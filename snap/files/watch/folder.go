@@ -3,6 +3,7 @@ package watch
 import (
 	"encoding/binary"
 	"errors"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -63,7 +64,7 @@ func (s *session) probe(in *folder, name string) error {
 	}
 	dir, err := s.root.OpenFile(path, unix.O_RDONLY|unix.O_DIRECTORY, 0)
 	if err != nil {
-		return probed(err)
+		return s.probed(in, name, err)
 	}
 	defer dir.Close()
 	f := &folder{parent: in, name: name}
@@ -73,17 +74,31 @@ func (s *session) probe(in *folder, name string) error {
 	if s.ready { // until then, All is reported anyway
 		s.w.markTree(path)
 	}
-	return s.list(f, dir)
+	return s.probed(in, name, s.list(f, dir))
 }
 
-// probed distinguishes an error about the name from one of the watcher.
-func probed(err error) error {
-	for _, is := range []error{unix.ENOENT, unix.ENOTDIR, unix.ELOOP, unix.EXDEV, unix.EACCES, unix.EPERM, unix.ESTALE, unix.EIO} {
-		if errors.Is(err, is) {
-			return nil
-		}
+// probed distinguishes an error about the name from one of the watcher. What a disk or a server fails to open or to list now is probed again
+// later, since no event says that it succeeds again.
+func (s *session) probed(in *folder, name string, err error) error {
+	isOneOf := func(list ...error) bool {
+		return slices.ContainsFunc(list, func(is error) bool { return errors.Is(err, is) })
 	}
-	return err
+	switch {
+	case isOneOf(unix.ESTALE, unix.EIO):
+		if f := in.kids[name]; f != nil {
+			s.drop(f)
+		}
+		s.failed[place{in, name}] = true
+	case !isOneOf(unix.ENOENT, unix.ENOTDIR, unix.ELOOP, unix.EXDEV, unix.EACCES, unix.EPERM):
+		return err
+	}
+	return nil
+}
+
+// retry adds the places that failed to the list of places to probe.
+func (s *session) retry() {
+	s.todo = slices.AppendSeq(s.todo, maps.Keys(s.failed))
+	clear(s.failed)
 }
 
 // add watches f, which is open as dir. If no watch is left, f is not watched, and s.missing is set.
@@ -141,7 +156,7 @@ func (s *session) list(f *folder, dir *os.File) error {
 	for _, name := range names {
 		s.todo = append(s.todo, place{f, name})
 	}
-	return probed(err)
+	return err
 }
 
 // drop forgets f and everything below it.

@@ -28,6 +28,7 @@ type session struct {
 	cookies int               // the watch of the cookies' folder
 	buf     []byte            // for lists of names
 	todo    []place           // places that may be folders without a watch; the last is probed next
+	failed  map[place]bool    // places to be probed again at the next look at the root and the next Barrier
 	missing *folder           // a folder for which there was no watch
 	ready   bool              // todo was empty once
 	short   bool              // and there were not enough watches
@@ -48,7 +49,7 @@ func (w *Watcher) begin() (*session, error) {
 		return nil, err
 	}
 	s := &session{w: w, root: root, over: make(chan struct{}),
-		ids: map[int]*folder{}, inodes: map[inode]*folder{}, buf: make([]byte, 64<<10)}
+		ids: map[int]*folder{}, inodes: map[inode]*folder{}, failed: map[place]bool{}, buf: make([]byte, 64<<10)}
 	if err = s.open(); err != nil {
 		s.close()
 		return nil, err
@@ -137,6 +138,7 @@ func (s *session) run(ctx context.Context) error {
 		case <-lost:
 			err = errOverflow
 		case <-tick.C:
+			s.retry()
 			if err = s.check(); err == nil {
 				err = s.remounts()
 			}
@@ -250,6 +252,7 @@ func (s *session) cookie(e event) error {
 	if err := s.remounts(); err != nil {
 		return err
 	}
+	s.retry()
 	for len(s.todo) > 0 {
 		if err := s.next(); err != nil {
 			return err
