@@ -1,4 +1,5 @@
-// Package inode reads the metadata that the kernel has of a file: its stat, its extended attributes, and the names in a folder.
+// Package inode reads the metadata that the kernel has of a file: its stat, its extended attributes, and the names in a folder. It also reads
+// the kernel's table of mounts.
 // No function follows a symbolic link.
 package inode
 

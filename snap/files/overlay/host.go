@@ -6,7 +6,6 @@ import (
 	"runtime"
 	"strings"
 
-	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 
 	"mulligan/errs"
@@ -46,8 +45,8 @@ func onThread(f func() error) error {
 // sharesHost reports whether this process is in the mount namespace of the host's first one. The numbers of mounts are unique on the host; the
 // links in /proc/1/ns may be hidden from a process that has fewer rights than the first one.
 func sharesHost() (bool, error) {
-	var first [2]int
-	for i, file := range []string{"/proc/thread-self/mountinfo", "/proc/1/mountinfo"} {
+	var first [2]uint64
+	for i, file := range []string{ownMounts, "/proc/1/mountinfo"} {
 		all, err := readMounts(file)
 		if err != nil {
 			return false, err
@@ -76,29 +75,32 @@ func enterHost(f func() error) error {
 	return f()
 }
 
-func readMounts(file string) ([]*mountinfo.Info, error) {
+// ownMounts is the table of the thread: it may be in a namespace of its own.
+const ownMounts = "/proc/thread-self/mountinfo"
+
+func readMounts(file string) ([]inode.MountPoint, error) {
 	f, err := os.Open(file)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	return mountinfo.GetMountsFromReader(f, nil)
+	return inode.Mounts(f)
 }
 
 // Below returns the paths below dir at which something is mounted, as this process sees them.
 func Below(dir string) (list []string, err error) {
-	all, err := mountinfo.GetMounts(nil)
+	all, err := readMounts(ownMounts)
 	for _, m := range all {
-		if strings.HasPrefix(m.Mountpoint, dir+"/") {
-			list = append(list, m.Mountpoint)
+		if strings.HasPrefix(m.Path, dir+"/") {
+			list = append(list, m.Path)
 		}
 	}
 	return list, err
 }
 
 // unmountOne unmounts exactly this mount, unless it is not where it was.
-func unmountOne(m *mountinfo.Info) error {
-	dir, err := beneath.Open(m.Mountpoint)
+func unmountOne(m inode.MountPoint) error {
+	dir, err := beneath.Open(m.Path)
 	if err != nil {
 		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENOTDIR) {
 			return nil // it was moved
@@ -110,7 +112,7 @@ func unmountOne(m *mountinfo.Info) error {
 	if err := unix.Statx(dir.FD(), "", unix.AT_EMPTY_PATH, unix.STATX_MNT_ID, &x); err != nil {
 		return os.NewSyscallError("statx", err)
 	}
-	if x.Mnt_id != uint64(m.ID) {
+	if x.Mnt_id != m.ID {
 		return nil
 	}
 	err = unix.Unmount(inode.ProcPath(dir.FD()), unix.MNT_DETACH)

@@ -23,7 +23,6 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 
 	"mulligan/errs"
@@ -77,14 +76,14 @@ func (m Mount) Ensure() error {
 
 // mounted reports whether this process sees the workspace at its folder.
 func (m Mount) mounted() (bool, error) {
-	all, err := mountinfo.GetMounts(nil)
+	all, err := readMounts(ownMounts)
 	if err != nil {
 		return false, err
 	}
 	there := false
 	for _, x := range all {
-		if x.Mountpoint == m.At { // the last one covers the others
-			there = x.FSType == "overlay" && x.Source == source(m.Pinned, m.Name)
+		if x.Path == m.At { // the last one covers the others
+			there = x.Type == "overlay" && x.Source == source(m.Pinned, m.Name)
 		}
 	}
 	return there, nil
@@ -379,12 +378,12 @@ func removeBare(parent *beneath.Root, name string) error {
 // is open.
 func unmount(source string) error {
 	for range 20 { // a folder may be moved between the look and the unmount
-		all, err := mountinfo.GetMounts(nil)
+		all, err := readMounts(ownMounts)
 		if err != nil {
 			return err
 		}
-		ours := slices.DeleteFunc(all, func(m *mountinfo.Info) bool {
-			return m.FSType != "overlay" || m.Source != source && !(strings.HasSuffix(source, "/") && strings.HasPrefix(m.Source, source))
+		ours := slices.DeleteFunc(all, func(m inode.MountPoint) bool {
+			return m.Type != "overlay" || m.Source != source && !(strings.HasSuffix(source, "/") && strings.HasPrefix(m.Source, source))
 		})
 		if len(ours) == 0 {
 			return nil

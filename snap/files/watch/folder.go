@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"mulligan/snap/files/inode"
 )
 
 // folder is a watched folder. Its path is that at the time of the events that were read so far.
@@ -17,11 +19,9 @@ type folder struct {
 	name   string
 	kids   map[string]*folder
 	watch  int
-	inode  inode
+	id     inode.ID
 	gone   bool
 }
-
-type inode struct{ dev, ino uint64 }
 
 // path is relative to the workspace.
 func (f *folder) path() string {
@@ -108,8 +108,8 @@ func (s *session) add(f *folder, dir *os.File) error {
 	if err := unix.Fstat(fd, &st); err != nil {
 		return err
 	}
-	f.inode = inode{st.Dev, st.Ino}
-	if old := s.inodes[f.inode]; old != nil {
+	f.id = inode.ID{Dev: st.Dev, Ino: st.Ino}
+	if old := s.inodes[f.id]; old != nil {
 		// The folder was moved here, and the event of the move has not been read yet. The kernel has one watch per inode, so it would
 		// return the old one.
 		s.drop(old)
@@ -126,7 +126,7 @@ func (s *session) add(f *folder, dir *os.File) error {
 	switch watch, err := s.queue.add(fd); {
 	case err == nil:
 		f.watch = watch
-		s.ids[watch], s.inodes[f.inode] = f, f
+		s.ids[watch], s.inodes[f.id] = f, f
 	case errors.Is(err, unix.ENOSPC):
 		s.w.opt.Budget.give(1)
 		s.missing = f
@@ -174,8 +174,8 @@ func (s *session) forget(f *folder) {
 		s.queue.remove(f.watch)
 		s.w.opt.Budget.give(1)
 	}
-	if s.inodes[f.inode] == f {
-		delete(s.inodes, f.inode)
+	if s.inodes[f.id] == f {
+		delete(s.inodes, f.id)
 	}
 	for _, k := range f.kids {
 		s.forget(k)

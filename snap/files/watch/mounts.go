@@ -6,8 +6,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
+
+	"mulligan/snap/files/inode"
 )
 
 // mounts is the kernel's table of mounts, as far as it is about the workspace. inotify has no event for a mount or for the end of one, but who
@@ -43,10 +44,10 @@ func (m *mounts) read() (map[string]bool, error) {
 	if _, err := m.table.Seek(0, io.SeekStart); err != nil {
 		return nil, err
 	}
-	list, err := mountinfo.GetMountsFromReader(m.table, nil)
+	list, err := inode.Mounts(m.table)
 	at := map[string]bool{}
 	for _, x := range list {
-		if path, below := strings.CutPrefix(x.Mountpoint, strings.TrimSuffix(m.dir, "/")+"/"); below {
+		if path, below := strings.CutPrefix(x.Path, strings.TrimSuffix(m.dir, "/")+"/"); below {
 			at[path] = true
 		}
 	}

@@ -11,6 +11,7 @@ import (
 
 	"mulligan/snap"
 	"mulligan/snap/beneath"
+	"mulligan/snap/files/inode"
 )
 
 // session is a period of watching, from the first watch to the first error. All its fields except over belong to one goroutine.
@@ -23,15 +24,15 @@ type session struct {
 	over   chan struct{} // closed after its end
 
 	top     *folder
-	ids     map[int]*folder   // watched, by the watch's number
-	inodes  map[inode]*folder // by inode
-	cookies int               // the watch of the cookies' folder
-	buf     []byte            // for lists of names
-	todo    []place           // places that may be folders without a watch; the last is probed next
-	failed  map[place]bool    // places to be probed again at the next look at the root and the next Barrier
-	missing *folder           // a folder for which there was no watch
-	ready   bool              // todo was empty once
-	short   bool              // and there were not enough watches
+	ids     map[int]*folder      // watched, by the watch's number
+	inodes  map[inode.ID]*folder // by inode
+	cookies int                  // the watch of the cookies' folder
+	buf     []byte               // for lists of names
+	todo    []place              // places that may be folders without a watch; the last is probed next
+	failed  map[place]bool       // places to be probed again at the next look at the root and the next Barrier
+	missing *folder              // a folder for which there was no watch
+	ready   bool                 // todo was empty once
+	short   bool                 // and there were not enough watches
 }
 
 // Errors that end a session, beside those of the system and errAway.
@@ -49,7 +50,7 @@ func (w *Watcher) begin() (*session, error) {
 		return nil, err
 	}
 	s := &session{w: w, root: root, over: make(chan struct{}),
-		ids: map[int]*folder{}, inodes: map[inode]*folder{}, failed: map[place]bool{}, buf: make([]byte, 64<<10)}
+		ids: map[int]*folder{}, inodes: map[inode.ID]*folder{}, failed: map[place]bool{}, buf: make([]byte, 64<<10)}
 	if err = s.open(); err != nil {
 		s.close()
 		return nil, err
