@@ -1,6 +1,7 @@
 package daemon_test
 
 import (
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -354,6 +355,35 @@ func TestTwoAgents(t *testing.T) {
 		t.Error("forced, it is not as before a")
 	}
 	b.done()
+}
+
+// TestForcible: what is left alone is said to be forcible exactly where the same revert with force restores it.
+func TestForcible(t *testing.T) {
+	t.Parallel()
+	d, w := openAuto(t, time.Hour)
+	sh(t, "cd $1; git init -q; git config user.name me; git config user.email me@example.org; seq 9 >file; git add file; git commit -qm one", w.ws())
+	c := &talk{t: t, d: d, w: w, name: "c"}
+	c.say("1")
+	c.call("c-1", "sed -i s/^2$/c/ file; git commit -qam two")
+	c.done()
+	c.shell("sed -i s/^c$/others/ file; git commit -qam three")
+	says := func(force bool, want map[string]bool) {
+		t.Helper()
+		res := revert(t, d, ipc.RevertRequest{CallID: "c-1", Force: force})
+		got := map[string]bool{}
+		for _, l := range res.Conflicts {
+			got[l.Path+" "+l.Reason] = l.Forcible
+		}
+		if !maps.Equal(got, want) {
+			t.Errorf("force=%v: forcible %v, want %v", force, got, want)
+		}
+	}
+	says(false, map[string]bool{"file overlaps": true, ".git repository": false})
+	says(true, map[string]bool{".git repository": false})
+	if now := w.says(t, "file"); !strings.HasPrefix(now, "1\n2\n") {
+		t.Errorf("forced, the file is %q", now)
+	}
+	says(true, map[string]bool{".git repository": false})
 }
 
 // TestOneAgentAfterTheOther has sessions that do not overlap: nothing is in a rollback's way.

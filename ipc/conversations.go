@@ -57,6 +57,8 @@ type RevertConflict struct {
 	Reason  string   `json:"reason"` // one word
 	Message string   `json:"message"`
 	Calls   []CallID `json:"calls"` // the other calls that wrote to it, where known
+	// Forcible is whether the same revert with force may restore it.
+	Forcible bool `json:"forcible"`
 }
 
 // ReasonShared is the reason of a conflict where calls ran at the same time and

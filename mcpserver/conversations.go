@@ -89,9 +89,21 @@ func (t tools) revert(ctx context.Context, _ *mcp.CallToolRequest, in revertIn) 
 func first[T any](list []T) []T { return append([]T{}, list[:min(len(list), maxPaths)]...) }
 
 func nextOfRevert(app ipc.App, what invocation, res ipc.RevertResult) string {
+	forcible := 0
+	for _, c := range res.Conflicts {
+		if c.Forcible {
+			forcible++
+		}
+	}
 	left := ""
-	if n := len(res.Conflicts); n > 0 {
+	switch n := len(res.Conflicts); {
+	case n == 0:
+	case forcible == 0:
+		left = fmt.Sprintf("%d left alone: repair them by hand; ", n)
+	case forcible == n:
 		left = fmt.Sprintf("%d left alone: repair them by hand, or ask the user to revert them with force; ", n)
+	default:
+		left = fmt.Sprintf("%d left alone: repair them by hand, or ask the user to revert those with force that are forcible (%d); ", n, forcible)
 	}
 	switch {
 	case res.DryRun:

@@ -356,7 +356,7 @@ func (s *script) revert(w http.ResponseWriter, r *http.Request) error {
 		res.RestoredPaths = nil
 		for i := range n {
 			res.RestoredPaths = append(res.RestoredPaths, fmt.Sprintf("p%d", i))
-			res.Conflicts = append(res.Conflicts, ipc.RevertConflict{Path: fmt.Sprintf("c%d", i), Reason: "overlaps", Message: "others changed it"})
+			res.Conflicts = append(res.Conflicts, ipc.RevertConflict{Path: fmt.Sprintf("c%d", i), Reason: "overlaps", Message: "others changed it", Forcible: true})
 		}
 	} else if req.ConversationID != "inspector" {
 		return errs.New(errs.NotFound, "revert", "no turn of conversation %q is known", req.ConversationID)

@@ -47,7 +47,7 @@ type Conflict struct {
 // ConflictReason says why a revert leaves a path as it is.
 type ConflictReason string
 
-// The reasons. Force does not override NotEmpty, NoParent, Excluded and Repository, nor Rights for a folder.
+// The reasons. Force does not override those that are not Forcible, nor Rights for a folder, nor Retyped for a mount point.
 const (
 	Rights   ConflictReason = "rights"    // owner, special bits, capabilities or access list would be combined with content that never had them
 	Overlaps ConflictReason = "overlaps"  // others changed the same lines or attributes
@@ -66,6 +66,11 @@ const (
 	// because something in it has to stay.
 	Repository ConflictReason = "repository"
 )
+
+// Forcible reports whether force may restore a path that is left for this reason.
+func (r ConflictReason) Forcible() bool {
+	return r != NotEmpty && r != NoParent && r != Excluded && r != Repository
+}
 
 // Words returns the reason as half a sentence about the path.
 func (r ConflictReason) Words() string {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -16,9 +17,10 @@ files, and nothing else: the app runs on, and databases stay as they are.
 A path goes back to what it was before the first of those writes. Where somebody else
 wrote to it since, only the lines and attributes of theirs are kept and the rest goes
 back; where that cannot be, the path is left alone and named, and the exit code is 4.
-With --force it goes back all the same. A git repository that others changed too is left
-alone as a whole, also with --force. A safety checkpoint is made first: mulligan undo, or
-redo, goes back over a revert.
+With --force it goes back all the same. Left alone also with --force are a git repository
+that others changed too, as a whole, a folder with others' files in it, what was in a folder
+that is gone, and what is excluded now. A safety checkpoint is made first: mulligan undo,
+or redo, goes back over a revert.
 
 Of a conversation, without --from, the messages after its checkpoint are meant: see
 --set-checkpoint. mulligan turns --ids shows turns, conversations and messages, and with
@@ -83,11 +85,20 @@ func (f *revertCmd) run(cmd *cobra.Command) error {
 	if err := f.out.PrintRevert(res); err != nil {
 		return err
 	}
-	if n := len(res.Conflicts); n > 0 && !res.DryRun {
-		return errs.New(errs.Conflict, "revert", "%s left alone", wasWere(output.Count(n, "path"), n)).
-			WithHint("they are named above; --force overwrites others' edits where it can")
+	if len(res.Conflicts) > 0 && !res.DryRun {
+		return leftAlone(res.Conflicts)
 	}
 	return nil
+}
+
+// leftAlone returns the error of a revert that left some paths as they are.
+func leftAlone(list []ipc.RevertConflict) error {
+	what := wasWere(output.Count(len(list), "path"), len(list))
+	if slices.ContainsFunc(list, func(c ipc.RevertConflict) bool { return c.Forcible }) {
+		return errs.New(errs.Conflict, "revert", "%s left alone", what).WithHint("they are named above; --force overwrites others' edits where it can")
+	}
+	return errs.New(errs.Conflict, "revert", "%s left alone", what).
+		WithHint("they are named above; `mulligan rollback CHECKPOINT --scope PATH` takes a path back with all that others did in it")
 }
 
 func wasWere(what string, n int) string {

@@ -501,7 +501,7 @@ func (o *oracle) commandLine(a *testApp, now things, turns map[string]string) {
 	t, d := o.t, a.d
 	// A call whose one path somebody wrote the same line of: left alone, and then forced.
 	out, stderr, code := d.mulligan("revert", "--app", "shop", "--call", "toolu_c8")
-	if code != 4 || !strings.Contains(out, "conflict\tREADME\toverlaps\t") || !strings.Contains(stderr, "1 path was left alone") {
+	if code != 4 || !strings.Contains(out, "conflict\tREADME\toverlaps\t") || !strings.Contains(stderr, "1 path was left alone") || !strings.Contains(stderr, "--force") {
 		t.Errorf("exit %d: %s%s", code, out, stderr)
 	}
 	o.compare("a conflict", look(t, a.ws), now)

@@ -348,12 +348,14 @@ func (v *revert) result(how snap.Reverted) ipc.RevertResult {
 	for _, c := range how.Left {
 		res.Conflicts = append(res.Conflicts, ipc.RevertConflict{
 			Path: c.Path, Reason: string(c.Why), Message: c.Why.Words(), Calls: turns.CallIDs(v.later[c.Path]),
+			Forcible: !v.req.Force && c.Why.Forcible(),
 		})
 	}
 	if !v.req.Force {
 		for _, path := range slices.Sorted(maps.Keys(v.shared)) {
 			res.Conflicts = append(res.Conflicts, ipc.RevertConflict{
 				Path: v.redacted(path), Reason: ipc.ReasonShared, Message: "another call ran at the same time and may have written it", Calls: turns.CallIDs(v.shared[path]),
+				Forcible: true,
 			})
 		}
 	}
