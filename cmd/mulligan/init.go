@@ -262,7 +262,8 @@ func (f *initCmd) ask(ctx context.Context, app *ipc.App) error {
 	}
 }
 
-// printSettings prints what a person may want to have another way.
+// printSettings prints what a person may want to have another way, and all other settings that the app would be registered with unless they are
+// those of every app.
 func (f *initCmd) printSettings(app ipc.App) {
 	automatic, databases, health, run := "off (auto=true: on)", "none (database=SPEC adds one)", "none (health.url=URL, health.command='COMMAND')", "nothing (run='COMMAND', unit=NAME)"
 	if app.Auto {
@@ -294,8 +295,17 @@ func (f *initCmd) printSettings(app ipc.App) {
 		}
 		pairs = append(pairs, [2]string{"your daemon starts", login})
 	}
+	plain := f.out.AppFields(ipc.App{Slug: app.Slug, Workspace: app.Workspace, Retention: ipc.DefaultRetention()})
+	for _, field := range f.out.AppFields(app) {
+		if !slices.Contains(plain, field) && !slices.Contains(worded, field[0]) {
+			pairs = append(pairs, field)
+		}
+	}
 	f.out.Fields(pairs)
 }
+
+// worded are the fields for which printSettings has words.
+var worded = []string{"auto", "database", "health.url", "health.command", "unit", "run"}
 
 // line reads a line from the terminal. At the end of the input it is "no".
 func (f *initCmd) line(ctx context.Context, in *bufio.Reader) (string, error) {

@@ -47,7 +47,7 @@ func (p *Printer) AppFields(a ipc.App) [][2]string {
 		add("container", strings.Join(nonEmpty(c.Name, strings.Join(c.Serves, " and ")), " serves "))
 	}
 	for _, v := range a.Volumes {
-		add("volume", v.Name+" ("+v.FullName+")")
+		add("volume", strings.TrimSuffix(v.Name+" ("+v.FullName+")", " ()"))
 	}
 	add("exclude", a.Exclude...)
 	if h := a.Health; h != nil {
