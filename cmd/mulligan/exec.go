@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"mulligan/cmd/mulligan/place"
 	"mulligan/errs"
 	"mulligan/ipc"
 )
@@ -59,7 +60,7 @@ func (e *execCmd) run(ctx context.Context, name string, command []string) error 
 	if err != nil {
 		return err
 	}
-	dir, err := os.Getwd()
+	dir, err := place.Here()
 	if err != nil {
 		return errs.Wrap(errs.Failed, "exec", err)
 	}

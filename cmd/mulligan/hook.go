@@ -17,6 +17,7 @@ import (
 	"mulligan/agents"
 	"mulligan/cmd/mulligan/launch"
 	"mulligan/cmd/mulligan/output"
+	"mulligan/cmd/mulligan/place"
 	"mulligan/errs"
 	"mulligan/ipc"
 )
@@ -161,7 +162,7 @@ func (f *hookCmd) reportEvent(ctx context.Context, reporter *agents.Reporter, na
 	if err != nil {
 		return err
 	}
-	if dir, err := os.Getwd(); err == nil {
+	if dir, err := place.Here(); err == nil {
 		ev.Dirs = append(ev.Dirs, dir)
 	}
 	dir, err := launch.StateDir()

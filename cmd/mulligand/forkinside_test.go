@@ -40,6 +40,10 @@ func TestExec(t *testing.T) {
 	d := startDaemon(t)
 	a := newForkable(t, d)
 	a.set(t, "broken")
+	link := filepath.Join(t.TempDir(), "link")
+	if err := errors.Join(os.MkdirAll(filepath.Join(a.ws, "sub/gone"), 0o755), os.Symlink(a.ws, link)); err != nil {
+		t.Fatal(err)
+	}
 	made := append(ask[ipc.ForkList](d, "fork", "--app", "shop", "--set", "MARK=1=a b").Forks,
 		ask[ipc.ForkList](d, "fork", "--app", "shop", "--no-start", "--set", "MARK=2=a b", "--set", "EMPTY=").Forks...)
 	for _, f := range made {
@@ -68,6 +72,13 @@ func TestExec(t *testing.T) {
 	}
 	if len(inits) == 0 {
 		t.Error("no fork has an init")
+	}
+	for script, want := range map[string]string{`cd "$1/sub"`: "sub", `cd "$1/sub/gone" && rmdir ../gone`: "sub/gone"} {
+		cmd := exec.Command("sh", "-c", script+` && exec "$0" exec --app shop 1 -- pwd`, filepath.Join(bin, "mulligan"), link)
+		cmd.Env = append(os.Environ(), "MULLIGAN_SOCKET="+d.socket)
+		if out, err := cmd.CombinedOutput(); err != nil || string(out) != filepath.Join(a.ws, want)+"\n" {
+			t.Errorf("%s: the command is in %s%v", script, out, err)
+		}
 	}
 	if out, _, _ := d.inside(nil, "", "1", "--", filepath.Join(a.ws, "app"), "visit", a.addr); out != "try 1\n" {
 		t.Errorf("at the app's port, the fork that runs says %q", out)

@@ -111,6 +111,22 @@ func TestHookTurn(t *testing.T) {
 	}
 }
 
+// TestHookInGoneFolder: an agent that names no folder works in the current one, also after that was removed.
+func TestHookInGoneFolder(t *testing.T) {
+	t.Parallel()
+	_, h := newHooked(t, "claude-code")
+	cmd := exec.Command("sh", "-c", `mkdir gone && cd gone && rmdir ../gone && exec "$0" hook claude-code`, filepath.Join(bin, "mulligan"))
+	cmd.Dir = h.dir
+	cmd.Env = append(os.Environ(), "MULLIGAN_SOCKET="+h.d.socket, "XDG_STATE_HOME="+filepath.Join(h.d.dir, "xdg"), "MULLIGAN_STATE_DIR=")
+	cmd.Stdin = strings.NewReader(`{"session_id":"s1","hook_event_name":"UserPromptSubmit","prompt":"go"}`)
+	if out, err := cmd.CombinedOutput(); err != nil || len(out) > 0 {
+		t.Errorf("%v: %s", err, out)
+	}
+	if turns := h.turns(); len(turns) != 1 || turns[0].ConversationID != "s1" {
+		t.Errorf("turns: %+v\n%s", turns, h.log())
+	}
+}
+
 // Twenty hooks, four at a time, tell of twenty calls, in one turn. With more at once on a slow machine a hook would give up, rightly.
 func TestHooksAtOnce(t *testing.T) {
 	_, h := newHooked(t, "gemini") // has no ids of turns and calls
