@@ -33,10 +33,13 @@ func NewPlace(scope Scope, dir, program string) (Place, error) {
 	if p.Home, err = os.UserHomeDir(); err != nil {
 		return Place{}, errs.Wrap(errs.Failed, "find the settings", err)
 	}
+	if scope != Project { // dir does not matter, and may be gone
+		return p, nil
+	}
 	if p.Project, err = filepath.EvalSymlinks(dir); err != nil {
 		return Place{}, errs.Wrap(errs.Failed, "find the settings", err)
 	}
-	if scope == Project && p.Project == filepath.Clean(p.Home) {
+	if p.Project == filepath.Clean(p.Home) {
 		return Place{}, errs.New(errs.Invalid, "find the settings", "%s is your home folder, not a project's", dir).
 			WithHint("go to the project, or use --scope user")
 	}

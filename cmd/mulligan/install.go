@@ -11,6 +11,7 @@ import (
 	"mulligan/agents"
 	"mulligan/cmd/mulligan/launch"
 	"mulligan/cmd/mulligan/output"
+	"mulligan/cmd/mulligan/place"
 	"mulligan/errs"
 )
 
@@ -110,7 +111,7 @@ func (f *installCmd) run(name string) error {
 
 // place returns where the settings are, and how an agent calls this program.
 func (f *installCmd) place() (agents.Place, error) {
-	dir, err := os.Getwd()
+	dir, err := place.Here()
 	if err != nil {
 		return agents.Place{}, errs.Wrap(errs.Failed, "find the settings", err)
 	}
