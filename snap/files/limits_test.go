@@ -137,8 +137,34 @@ func TestPathTooLong(t *testing.T) {
 	}
 }
 
-// chain makes n folders in dir, each in the one before. The last one of names is that of all that have none of their own.
-func chain(t *testing.T, dir string, n int, names ...string) {
+// TestManyLongPaths: a workspace whose paths would fill the memory, although no single one is too long, is refused with the way out.
+func TestManyLongPaths(t *testing.T) {
+	for _, follow := range []bool{false, true} {
+		f := &followed{site: newSite(t)}
+		in := chain(t, f.dir, 120, strings.Repeat("n", 255))
+		if follow {
+			f.follow(t)
+		}
+		fill := func(from, to int) {
+			for i := range to - from {
+				fd, err := unix.Openat(in, fmt.Sprint(from+i), unix.O_CREAT|unix.O_WRONLY, 0o644)
+				must(t, err)
+				must(t, unix.Close(fd))
+			}
+		}
+		fill(0, 300)
+		f.capture(t)
+		fill(300, 1500)
+		_, err := f.Capture(t.Context(), snap.CaptureRequest{ID: "fs-long"})
+		if errs.KindOf(err) != errs.Invalid || !strings.Contains(err.Error(), "too many long paths") || len(err.Error()) > 1000 || errs.HintOf(err) == "" {
+			t.Errorf("follow=%v: %v (%s)", follow, err, errs.HintOf(err))
+		}
+	}
+}
+
+// chain makes n folders in dir, each in the one before, and returns the innermost, open until the test ends. The last one of names is that of all that have none
+// of their own.
+func chain(t *testing.T, dir string, n int, names ...string) int {
 	t.Helper()
 	at, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY, 0)
 	must(t, err)
@@ -152,5 +178,6 @@ func chain(t *testing.T, dir string, n int, names ...string) {
 		must(t, unix.Close(at))
 		at = next
 	}
-	must(t, unix.Close(at))
+	t.Cleanup(func() { must(t, unix.Close(at)) })
+	return at
 }

@@ -12,6 +12,7 @@ import (
 	"mulligan/snap/files/inode"
 	"mulligan/snap/files/manifest"
 	"mulligan/snap/files/relpath"
+	"mulligan/snap/files/walk"
 )
 
 // debounce limits how often a path is read.
@@ -364,8 +365,8 @@ func (l *live) untied(ties map[string]inode.ID) {
 
 // limits returns an error if the tree is too large.
 func (j *Session) limits() error {
-	if j.live.files <= j.f.Walker.MaxFiles {
-		return nil
+	if err := walk.CheckPaths("follow files", j.f.Walker.Workspace.Dir, j.live.files, j.live.paths); err != nil || j.live.files <= j.f.Walker.MaxFiles {
+		return err
 	}
 	return errs.New(errs.Invalid, "follow files", "%s is too large: %d files of %d allowed", j.f.Walker.Workspace.Dir, j.live.files, j.f.Walker.MaxFiles).
 		WithHint("exclude paths that need no restore (exclude = [\"node_modules/\"] in the app's file), or raise [limits] in mulligand.toml")

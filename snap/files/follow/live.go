@@ -22,6 +22,7 @@ type live struct {
 	root    *manifest.Node
 	names   map[string]map[string]bool // paths of files that have, or had, several names, by tie
 	files   int64                      // number of names
+	paths   int64                      // bytes of their paths
 	warn    map[string]bool            // mount points
 	removed []*manifest.Node           // nodes that were removed last; if they were moved, their new names may come with the next batch
 	open    map[*manifest.Node]bool    // folders that are not packed
@@ -98,6 +99,7 @@ func (l *live) mayHave(ino uint64) bool {
 // enter records a new name in the indexes beside the tree.
 func (l *live) enter(path string, n *manifest.Node) {
 	l.files++
+	l.paths += int64(len(path))
 	if n.IsDir() {
 		l.open[n] = true
 	} else {
@@ -116,6 +118,7 @@ func (l *live) enter(path string, n *manifest.Node) {
 
 func (l *live) leave(path string, n *manifest.Node) {
 	l.files--
+	l.paths -= int64(len(path))
 	delete(l.warn, path)
 	delete(l.open, n)
 	if n.LinkKey != "" {

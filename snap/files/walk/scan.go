@@ -60,6 +60,7 @@ type Scan struct {
 	Top          *beneath.Root // the workspace, from which deep folders are opened
 	slots        chan struct{} // limits the goroutines beside the first
 	Files, bytes atomic.Int64
+	paths        atomic.Int64 // the bytes of all paths
 	meter        *snap.Meter
 	mu           sync.Mutex
 	warnings     map[string]bool
@@ -67,7 +68,7 @@ type Scan struct {
 }
 
 // total is what a folder has, without what is in the folders below it.
-type total struct{ files, bytes int64 }
+type total struct{ files, bytes, paths int64 }
 
 // ErrMoved means that an entry is not as the listing of its folder said. The folder must be listed again.
 var ErrMoved = errors.New("it moved while it was read")
@@ -216,7 +217,7 @@ func (s *Scan) listing(dir *beneath.Root, path string, n *manifest.Node) error {
 	if err != nil {
 		return s.Failed(path, err)
 	}
-	var bytes int64
+	var bytes, paths int64
 	var kids []*manifest.Node
 	for _, name := range names {
 		p := relpath.Join(path, name)
@@ -237,6 +238,7 @@ func (s *Scan) listing(dir *beneath.Root, path string, n *manifest.Node) error {
 		s.meter.Add(1)
 		kids = append(kids, kid)
 		bytes += min(st.Size, st.Blocks*512)
+		paths += int64(len(p))
 	}
 	after, err := inode.StatAt(fd, "")
 	if err != nil {
@@ -245,7 +247,7 @@ func (s *Scan) listing(dir *beneath.Root, path string, n *manifest.Node) error {
 	if s.Skip == nil && !before.Same(after) {
 		return ErrMoved
 	}
-	if err := s.count(n, total{int64(len(kids)), bytes}); err != nil {
+	if err := s.count(path, n, total{int64(len(kids)), bytes, paths}); err != nil {
 		return err
 	}
 	n.SetChildren(kids)
@@ -353,12 +355,30 @@ func MountWarning(path string) string {
 	return path + " is a mount point: what is mounted there is not captured."
 }
 
+// The bytes that all paths of a workspace may have together: some, and more for each file. Journals, comparisons and restores hold the paths of what changed,
+// which may be everything. Without a bound, a chain of folders with short names, or many files deep down, would fill the memory.
+const (
+	pathsLeast   = 16 << 20
+	pathsPerFile = 256
+)
+
+// CheckPaths returns an error if the paths of the files in the folder at have more bytes in all than they may.
+func CheckPaths(op, at string, files, bytes int64) error {
+	if bytes <= pathsLeast+pathsPerFile*files {
+		return nil
+	}
+	return errs.New(errs.Invalid, op, "%s has too many long paths: %d bytes in all", at, bytes).WithHint("exclude what is deep in it")
+}
+
 // count adds what the folder n has to the totals, and returns an error if the tree is too large.
-func (s *Scan) count(n *manifest.Node, has total) error {
+func (s *Scan) count(path string, n *manifest.Node, has total) error {
 	s.mu.Lock()
 	s.counted[n] = has
 	s.mu.Unlock()
 	f, b := s.Files.Add(has.files), s.bytes.Add(has.bytes)
+	if err := CheckPaths(s.op, s.shown(relpath.Beginning(path)), f, s.paths.Add(has.paths)); err != nil {
+		return err
+	}
 	if f <= s.W.MaxFiles && b <= s.W.MaxBytes {
 		return nil
 	}
@@ -375,6 +395,7 @@ func (s *Scan) uncount(n *manifest.Node) {
 	s.mu.Unlock()
 	s.Files.Add(-had.files)
 	s.bytes.Add(-had.bytes)
+	s.paths.Add(-had.paths)
 	for k := range n.Folders {
 		s.uncount(k)
 	}

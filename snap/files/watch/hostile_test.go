@@ -364,3 +364,29 @@ func TestNotEnoughWatches(t *testing.T) {
 		t.Errorf("with watches enough: %+v", s)
 	}
 }
+
+// TestManyLongPaths: paths that would fill the memory, although there are few, become All.
+func TestManyLongPaths(t *testing.T) {
+	dir := t.TempDir()
+	at, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY, 0)
+	must(t, err)
+	for range 120 {
+		name := strings.Repeat("n", 255)
+		must(t, unix.Mkdirat(at, name, 0o755))
+		next, err := unix.Openat(at, name, unix.O_PATH|unix.O_DIRECTORY, 0)
+		must(t, err)
+		must(t, unix.Close(at))
+		at = next
+	}
+	defer unix.Close(at)
+	w, _ := follow(t, Options{Dir: dir})
+	for i := range 1500 {
+		fd, err := unix.Openat(at, fmt.Sprint(i), unix.O_CREAT|unix.O_WRONLY, 0o644)
+		must(t, err)
+		must(t, unix.Close(fd))
+	}
+	barrier(t, w)
+	if f, s := w.State(), w.Take(); f.State != snap.Watching || !s.All {
+		t.Errorf("%+v with %d paths", f, len(s.Paths))
+	}
+}

@@ -23,13 +23,17 @@ type Set struct {
 // Empty reports whether the set is empty.
 func (s Set) Empty() bool { return !s.All && len(s.Paths) == 0 && len(s.Subtrees) == 0 }
 
-// maxPaths bounds the paths of a set, so that a workspace cannot fill the daemon's memory. A larger set becomes All.
-const maxPaths = 200_000
+// maxPaths bounds the paths of a set, and maxBytes what they have together, so that a workspace cannot fill the daemon's memory. A larger set becomes All.
+const (
+	maxPaths = 200_000
+	maxBytes = 32 << 20
+)
 
 // set is a Set that is being filled.
 type set struct {
 	paths, trees map[string]struct{}
 	all          bool
+	bytes        int // of paths and trees
 	first, last  time.Time
 }
 
@@ -78,13 +82,14 @@ func (s *set) add(m *map[string]struct{}, path string) {
 		*m = map[string]struct{}{}
 	}
 	(*m)[path] = struct{}{}
-	if s.size() > maxPaths {
+	s.bytes += len(path)
+	if s.size() > maxPaths || s.bytes > maxBytes {
 		s.fill()
 	}
 }
 
 // fill turns the set into All.
-func (s *set) fill() { s.all, s.paths, s.trees = true, nil, nil }
+func (s *set) fill() { s.all, s.paths, s.trees, s.bytes = true, nil, nil, 0 }
 
 // mark records that the entry of path changed.
 func (w *Watcher) mark(path string) {
