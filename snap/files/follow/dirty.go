@@ -365,7 +365,8 @@ func (l *live) untied(ties map[string]inode.ID) {
 
 // limits returns an error if the tree is too large.
 func (j *Session) limits() error {
-	if err := walk.CheckPaths("follow files", j.f.Walker.Workspace.Dir, j.live.files, j.live.paths); err != nil || j.live.files <= j.f.Walker.MaxFiles {
+	dir := func() string { return j.f.Walker.Workspace.Dir }
+	if err := walk.CheckPaths("follow files", dir, j.live.files, j.live.paths); err != nil || j.live.files <= j.f.Walker.MaxFiles {
 		return err
 	}
 	return errs.New(errs.Invalid, "follow files", "%s is too large: %d files of %d allowed", j.f.Walker.Workspace.Dir, j.live.files, j.f.Walker.MaxFiles).

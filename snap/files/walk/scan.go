@@ -362,12 +362,12 @@ const (
 	pathsPerFile = 256
 )
 
-// CheckPaths returns an error if the paths of the files in the folder at have more bytes in all than they may.
-func CheckPaths(op, at string, files, bytes int64) error {
+// CheckPaths returns an error, about the folder that at returns, if the paths of that many files have more bytes in all than they may.
+func CheckPaths(op string, at func() string, files, bytes int64) error {
 	if bytes <= pathsLeast+pathsPerFile*files {
 		return nil
 	}
-	return errs.New(errs.Invalid, op, "%s has too many long paths: %d bytes in all", at, bytes).WithHint("exclude what is deep in it")
+	return errs.New(errs.Invalid, op, "%s has too many long paths: %d bytes in all", at(), bytes).WithHint("exclude what is deep in it")
 }
 
 // count adds what the folder n has to the totals, and returns an error if the tree is too large.
@@ -376,7 +376,7 @@ func (s *Scan) count(path string, n *manifest.Node, has total) error {
 	s.counted[n] = has
 	s.mu.Unlock()
 	f, b := s.Files.Add(has.files), s.bytes.Add(has.bytes)
-	if err := CheckPaths(s.op, s.shown(relpath.Beginning(path)), f, s.paths.Add(has.paths)); err != nil {
+	if err := CheckPaths(s.op, func() string { return s.shown(relpath.Beginning(path)) }, f, s.paths.Add(has.paths)); err != nil {
 		return err
 	}
 	if f <= s.W.MaxFiles && b <= s.W.MaxBytes {
