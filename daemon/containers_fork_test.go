@@ -42,8 +42,8 @@ func composeTool(t *testing.T, h *enginetest.Host) []string {
 	return []string{file}
 }
 
-// TestForkedProject makes forks of a compose project: second projects with volumes, networks, ports and databases of their own.
-func TestForkedProject(t *testing.T) {
+// testForkedProject makes forks of a compose project: second projects with volumes, networks, ports and databases of their own.
+func testForkedProject(t *testing.T) {
 	t.Parallel()
 	ways := []string{byFiles, byDumps}
 	for _, i := range testkit.Sample(t, "engines and ways", len(enginetest.Kinds)*len(ways), 1) {
@@ -222,9 +222,9 @@ func (s *shop) nothingOfForks() {
 	}
 }
 
-// TestForkOfHostileProject has a compose file that says more than the app's containers do: what a tool made of it is refused before anything of it
+// testForkOfHostileProject has a compose file that says more than the app's containers do: what a tool made of it is refused before anything of it
 // runs, and nothing is left. What is of others stays as it is.
-func TestForkOfHostileProject(t *testing.T) {
+func testForkOfHostileProject(t *testing.T) {
 	t.Parallel()
 	testkit.Need(t, "root")
 	for _, i := range testkit.Sample(t, "kinds of engines", len(enginetest.Kinds), 1) {

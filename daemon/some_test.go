@@ -9,7 +9,7 @@ import (
 // TestGuests has apps that are guests of a real libvirt: they are taken back, forked and rescued.
 func TestGuests(t *testing.T) {
 	t.Parallel()
-	testkit.Some(t, 2,
+	testkit.Some(t, 1,
 		testDomainUnit,
 		testDomainKilled,
 		testDomainMemory,
@@ -24,6 +24,17 @@ func TestGuests(t *testing.T) {
 		testForkOfDomainOnHost,
 		testForkOfDomainWithoutLibvirtd,
 		testDomain,
+	)
+}
+
+// TestProjects has apps whose servers are in the containers of compose projects. TestContainers is in every run.
+func TestProjects(t *testing.T) {
+	t.Parallel()
+	testkit.Some(t, 2,
+		testContainersRemade,
+		testForkedProject,
+		testContainersCluster,
+		testForkOfHostileProject,
 	)
 }
 
@@ -69,7 +80,7 @@ func TestDamage(t *testing.T) {
 // TestForksAtWork makes forks, works in them, keeps and drops them.
 func TestForksAtWork(t *testing.T) {
 	t.Parallel()
-	testkit.Some(t, 2,
+	testkit.Some(t, 1,
 		testForksOfUnitsWithServers,
 		testBisectForks,
 		testForksOfUnits,

