@@ -198,23 +198,28 @@ func (p *Place) planned(ctx context.Context, l *ledger, from Objects, goes func(
 // choose decides which checkpoints go, and returns the hashes of what the others consist of.
 func (m *plan) choose(l *ledger, goes func([]Sent) map[string]bool, res *Pruned) (roots [][]byte) {
 	wrote := l.wroteEntries()
-	last := map[string]int64{} // what was sent again counts once
+	last := map[string]int64{} // what was sent again counts once: by its last entry that can be read, or else by its last
 	for _, c := range l.Sent {
-		last[c.ID] = c.Seq
+		if before, known := wrote[last[c.ID]]; !known || before.Bad || !wrote[c.Seq].Bad {
+			last[c.ID] = c.Seq
+		}
 	}
 	drop := goes(slices.DeleteFunc(slices.Clone(l.Sent), func(c Sent) bool { return last[c.ID] != c.Seq }))
 	for _, c := range l.Sent {
 		_, known := wrote[c.Seq]
 		switch {
-		case known && last[c.ID] != c.Seq:
+		case known && c.Seq < last[c.ID]:
 			m.Checkpoints = append(m.Checkpoints, c.Seq)
 		case known && drop[c.ID]:
 			m.Checkpoints = append(m.Checkpoints, c.Seq)
-			res.Gone = append(res.Gone, c)
-		case known:
+			if c.Seq == last[c.ID] {
+				res.Gone = append(res.Gone, c)
+			}
+			continue
+		case known: // a later one, which is damaged, stays as well: it counts if it can be read after all
 			roots = append(roots, c.Roots...)
-			res.Stay++
-		case last[c.ID] == c.Seq:
+		}
+		if c.Seq == last[c.ID] {
 			res.Stay++
 		}
 	}

@@ -384,6 +384,74 @@ func testPutBack(t *testing.T, s servers) {
 	h.whole("cp-2", "cp-3")
 }
 
+// testPruneDamagedEntry: of a checkpoint that was sent twice, a prune keeps the earlier entry if the later one is damaged: whoever reads the log takes that one.
+func testPruneDamagedEntry(t *testing.T, s servers) {
+	server := s.start(t)
+	h := newHost(t, server.Endpoint)
+	damage := func(name string) (mend func()) {
+		t.Helper()
+		files := server.Objects(t)
+		path := files[slices.IndexFunc(files, func(path string) bool { return strings.Contains(path, name) })]
+		good := server.Read(t, path)
+		bad := bytes.Clone(good)
+		bad[len(bad)/2] ^= 1
+		server.Write(t, path, bad)
+		if res, err := h.place.Check(t.Context(), true); err != nil || len(res.Problems) == 0 {
+			t.Fatalf("%s is damaged: %+v %v", name, res, err)
+		}
+		return func() { server.Write(t, path, good) }
+	}
+	ids := []string{"cp-1", "cp-2", "cp-3"}
+	fetched := func(when string) {
+		t.Helper()
+		hist, err := h.read()
+		must(t, err)
+		for _, id := range ids {
+			if err := h.fetch(hist, id); err != nil {
+				t.Errorf("%s, %s: %v", when, id, err)
+			}
+		}
+	}
+	h.write(10, 500)
+	h.push("cp-1")
+	hist, err := h.read()
+	must(t, err)
+	for _, id := range ids[1:] {
+		h.write(2, 500)
+		h.push(id)
+	}
+	for name := range hist.packs() { // one, of cp-1
+		damage(name)
+	}
+	again := func(id string) {
+		t.Helper()
+		if res, err := h.place.Push(t.Context(), h.store, h.recorded(id)); err != nil || res.Already {
+			t.Fatalf("%s is sent again: %+v %v", id, res, err)
+		}
+	}
+	again("cp-3")
+	mend := damage(logName(h.cfg.Name, 4))
+	h.lose("cp-3")
+	again("cp-1") // which has what cp-3 needs
+	status, err := h.place.Status()
+	if err != nil || len(status.Doubtful) > 0 || len(status.Sent) != 3 {
+		t.Fatalf("in doubt are %+v, %v", status.Doubtful, err)
+	}
+	fetched("damaged")
+	for range 2 {
+		if res := h.prune(ids...); len(res.Gone) > 0 || res.Stay != 3 {
+			t.Errorf("pruned: %+v", res)
+		}
+		fetched("pruned")
+	}
+	mend() // the damage was of one of several copies of the bucket
+	fetched("can be read again")
+	if res := h.prune("cp-1", "cp-2"); len(res.Gone) != 1 || res.Stay != 2 {
+		t.Errorf("pruned: %+v", res)
+	}
+	h.whole("cp-1", "cp-2")
+}
+
 // A ledger that does not say what each checkpoint needs removes nothing.
 func TestPruneEarlierLedger(t *testing.T) {
 	t.Parallel()

@@ -101,6 +101,7 @@ var onServers = []func(*testing.T, servers){
 	testPruneOlderLedger,
 	testPushAfterPruneOfOlderLedger,
 	testPutBack,
+	testPruneDamagedEntry,
 	testPruneModel,
 	testAnotherHost,
 }
