@@ -116,7 +116,7 @@ type intent struct {
 	Named int    `json:"named"` // how many of the pending packs it names
 	Sent  *Sent  `json:"sent,omitempty"`
 	// Removed is what a prune removes.
-	Removed *removal `json:"removed,omitempty"`
+	Removed *removed `json:"removed,omitempty"`
 }
 
 // frame is one record of a ledger: one of its fields is set.
@@ -351,6 +351,22 @@ func (l *ledger) forget(f *forget) error {
 		k := &l.Packs[i]
 		k.Bad = k.Bad || slices.Contains(f.Packs, k.Name)
 	}
+	l.buryAll()
+	wrote := l.wroteEntries()
+	for i := range l.Sent {
+		_, known := wrote[l.Sent[i].Seq]
+		l.Sent[i].Doubt = l.Sent[i].Doubt || known
+	}
+	for _, in := range l.intents {
+		if in.Sent != nil {
+			in.Sent.Doubt = true
+		}
+	}
+	return l.learnAll()
+}
+
+// buryAll sets the bits of the nodes below which something is damaged or missing.
+func (l *ledger) buryAll() {
 	there, err := l.find(nil)
 	for i := range l.Packs {
 		k := &l.Packs[i]
@@ -365,17 +381,6 @@ func (l *ledger) forget(f *forget) error {
 			}
 		}
 	}
-	wrote := l.wroteEntries()
-	for i := range l.Sent {
-		_, known := wrote[l.Sent[i].Seq]
-		l.Sent[i].Doubt = l.Sent[i].Doubt || known
-	}
-	for _, in := range l.intents {
-		if in.Sent != nil {
-			in.Sent.Doubt = true
-		}
-	}
-	return l.learnAll()
 }
 
 // judge takes the doubt from the checkpoints that are whole: those whose entry is not damaged, and of which each part is in a pack that is not. Of

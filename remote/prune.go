@@ -1,7 +1,6 @@
 package remote
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -26,24 +25,14 @@ type removed struct {
 	Packs       []string `json:"packs,omitempty"`
 }
 
-// removal is what a ledger notes of such an entry.
-type removal struct {
-	removed
-	Dead map[string][]byte `json:"dead,omitempty"` // of the packs that stay, by name: as noted.Dead
-}
-
-// remove applies a removal.
-func (l *ledger) remove(r *removal) error {
+// remove applies what an entry says is no more. The entry may have been written long after it was planned, so what is missing below each node is told by
+// what is noted now.
+func (l *ledger) remove(r *removed) error {
 	gone, dropped := setOf(r.Packs), setOf(r.Checkpoints)
 	l.Garbage = append(slices.Clip(l.Garbage), r.Packs...)
 	l.Packs = slices.DeleteFunc(slices.Clone(l.Packs), func(k noted) bool { return gone[k.Name] })
-	l.Pending = 0 // the entry names all that there were
-	for i := range l.Packs {
-		if bits, ok := r.Dead[l.Packs[i].Name]; ok {
-			l.Packs[i].Dead = bits
-		}
-	}
 	l.Sent = slices.DeleteFunc(slices.Clone(l.Sent), func(c Sent) bool { return dropped[c.Seq] })
+	l.buryAll()
 	return l.learnAll()
 }
 
@@ -150,7 +139,6 @@ func (p *Place) current(ctx context.Context, l *ledger) error {
 // plan is what a prune removes.
 type plan struct {
 	removed
-	dead    map[string][]byte
 	move    []int // packs whose living objects are sent again
 	found   *found
 	unknown []string // packs that nothing ever named
@@ -158,7 +146,7 @@ type plan struct {
 
 // planned works out what is to be removed, and describes it.
 func (p *Place) planned(ctx context.Context, l *ledger, from Objects, goes func([]Sent) map[string]bool, res *Pruned) (*plan, error) {
-	m := &plan{dead: map[string][]byte{}}
+	m := &plan{}
 	roots := m.choose(l, goes, res)
 	var err error
 	if m.found, err = l.find(roots); err != nil {
@@ -229,7 +217,7 @@ func (m *plan) choose(l *ledger, goes func([]Sent) map[string]bool, res *Pruned)
 // sort decides which packs go.
 func (m *plan) sort(l *ledger, from Objects, res *Pruned) {
 	for i, k := range l.Packs {
-		used, all, bits := m.found.use(i, k.Dead)
+		used, all := m.found.use(i)
 		switch {
 		case used == 0:
 			m.Packs = append(m.Packs, k.Name)
@@ -242,8 +230,6 @@ func (m *plan) sort(l *ledger, from Objects, res *Pruned) {
 			res.Packs++
 			res.Freed += k.Size - moved
 			res.Moved += moved
-		case !bytes.Equal(bits, k.Dead):
-			m.dead[k.Name] = bits
 		}
 	}
 }
@@ -266,7 +252,7 @@ func (p *Place) carryOut(ctx context.Context, l *ledger, from Objects, m *plan, 
 		}
 	}
 	if err == nil && len(m.Checkpoints)+len(m.Packs) > 0 {
-		err = p.append(ctx, l, entry{Removed: &m.removed}, intent{Removed: &removal{m.removed, m.dead}})
+		err = p.append(ctx, l, entry{Removed: &m.removed}, intent{Removed: &m.removed})
 	}
 	if errors.Is(err, errOlder) {
 		if err := p.skipAhead(ctx, l); err != nil {

@@ -2,6 +2,7 @@ package remote
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -450,6 +451,85 @@ func testPruneDamagedEntry(t *testing.T, s servers) {
 		t.Errorf("pruned: %+v", res)
 	}
 	h.whole("cp-1", "cp-2")
+}
+
+// lateLog is a bucket whose objects of the log, while hold is set, are stored when land is called, and not before: the request fails.
+type lateLog struct {
+	Bucket
+	hold bool
+	land func() error
+}
+
+func (b *lateLog) PutNew(ctx context.Context, name string, data []byte) error {
+	if !b.hold || !strings.Contains(name, "/log/") {
+		return b.Bucket.PutNew(ctx, name, data)
+	}
+	data = bytes.Clone(data)
+	b.land = func() error { return b.Bucket.PutNew(context.WithoutCancel(ctx), name, data) }
+	return errs.New(errs.Unavailable, "", "the answer is lost")
+}
+
+// testPruneLandsLate: a prune whose request for its entry failed, and was carried out at another time. What is pushed then is whole, also if damage was
+// found meanwhile.
+func testPruneLandsLate(t *testing.T, s servers) {
+	server := s.start(t)
+	for name, c := range map[string]struct{ damaged, late bool }{
+		"before a check": {}, "before damage is found": {damaged: true}, "during a push": {late: true}, "during a push after damage was found": {true, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHost(t, server.Endpoint)
+			h.write(40, 500)
+			h.push("cp-1")
+			hist, err := h.read()
+			must(t, err)
+			h.write(8, 2000)
+			h.push("cp-2")
+			h.write(1, 500)
+			h.push("cp-3") // needs most of the pack of cp-2, but not its top
+			h.content["file-0048"] = []byte("in a pack that the prune removes")
+			h.push("cp-4")
+			for _, id := range []string{"cp-1", "cp-2", "cp-4"} {
+				h.lose(id)
+			}
+			bucket := &lateLog{Bucket: h.bucket, hold: true}
+			h.cfg.Bucket = bucket
+			h.restart(nil)
+			if _, err := h.place.Prune(t.Context(), h.store, but("cp-3"), false); errs.KindOf(err) != errs.Unavailable || bucket.land == nil {
+				t.Fatalf("the prune's request fails: %v", err)
+			}
+			bucket.hold = false
+			if c.late {
+				var once sync.Once
+				h.restart(func(at string) (err error) {
+					if at == "push: intent" {
+						once.Do(func() { err = bucket.land() })
+					}
+					return err
+				})
+			} else {
+				must(t, bucket.land())
+			}
+			if c.damaged {
+				files := server.Objects(t)
+				for name := range hist.packs() { // one, of cp-1: it has most of what cp-3 consists of
+					server.Remove(t, files[slices.IndexFunc(files, func(path string) bool { return strings.Contains(path, name) })])
+				}
+			}
+			if res, err := h.place.Check(t.Context(), true); err != nil || (len(res.Problems) > 0) != c.damaged {
+				t.Fatalf("checked: %+v %v", res, err)
+			}
+			h.content["file-0000"] = []byte("new")
+			cps := []Checkpoint{h.capture("cp-5"), h.recorded("cp-3")}
+			for again := range 2 {
+				for _, cp := range cps {
+					if res, err := h.place.Push(t.Context(), h.store, cp); err != nil || again == 1 && !res.Already {
+						t.Errorf("%s is pushed, after %d times: already %v, %v", cp.ID, again, res.Already, err)
+					}
+				}
+			}
+			h.whole("cp-3", "cp-5")
+		})
+	}
 }
 
 // A ledger that does not say what each checkpoint needs removes nothing.

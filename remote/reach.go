@@ -170,21 +170,15 @@ func (f *found) whole(p []byte) bool {
 // pack returns the objects of a pack.
 func (f *found) pack(i int) []copied { return f.all[f.starts[i]:f.starts[i+1]] }
 
-// use returns how many bytes of a pack are needed, and how many it has, before compression. bits is what is to be noted of its nodes instead of was:
-// what is below a node that nobody needs may be removed.
-func (f *found) use(pack int, was []byte) (used, all int, bits []byte) {
-	bits = slices.Clone(was)
+// use returns how many bytes of a pack are needed, and how many it has, before compression.
+func (f *found) use(pack int) (used, all int) {
 	for _, c := range f.pack(pack) {
 		all += c.n
 		if c.need && c.here {
 			used += max(c.n, 1) // the empty object is needed, too
 		}
-		if c.node < 0 || c.need {
-			continue
-		}
-		bits = bury(bits, c.node)
 	}
-	return used, all, bits
+	return used, all
 }
 
 // readable reports whether all of a pack that is needed can be read here, and be relied upon as it is noted.

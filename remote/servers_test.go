@@ -102,6 +102,7 @@ var onServers = []func(*testing.T, servers){
 	testPushAfterPruneOfOlderLedger,
 	testPutBack,
 	testPruneDamagedEntry,
+	testPruneLandsLate,
 	testPruneModel,
 	testAnotherHost,
 }
