@@ -3,6 +3,7 @@ package remote
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 
 	"golang.org/x/sync/errgroup"
@@ -31,6 +32,11 @@ func (p *Place) Check(ctx context.Context, full bool) (res Checked, err error) {
 		return res, errs.Wrap(errs.Failed, op, err)
 	}
 	defer func() { err = errs.Wrap(errs.Failed, op, errs.Also(err, l.close())) }()
+	if l.lost == nil { // what a prune of this host deleted is not damaged
+		if err = p.settle(ctx, l); err != nil && l.lost == nil && !errors.Is(err, errOlder) {
+			return res, err
+		}
+	}
 	there := map[string]int64{}
 	for _, folder := range []string{"/packs/", "/log/"} {
 		var list []s3store.Object

@@ -2,7 +2,6 @@ package remote
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -325,34 +324,33 @@ func testDoubt(t *testing.T, s servers) {
 	}
 }
 
-// testDoubtWhileSent: a checkpoint whose entry was written, which this host does not know yet, is in doubt as well after damage of what it needs.
+// testDoubtWhileSent: a checkpoint whose entry was written, which this host does not know yet, is in doubt as well after damage of what it needs. The entry
+// may also be written after the damage was found.
 func testDoubtWhileSent(t *testing.T, s servers) {
 	server := s.start(t)
-	h := newHost(t, server.Endpoint)
-	h.write(3, 500)
-	cut := errors.New("cut short")
-	h.restart(func(step string) error {
-		if step == "push: wrote" {
-			return cut
+	for _, late := range []bool{false, true} {
+		h := newHost(t, server.Endpoint)
+		h.write(3, 500)
+		bucket := &lateLog{Bucket: h.bucket, hold: true}
+		h.cfg.Bucket = bucket
+		h.restart(nil)
+		if _, err := h.place.Push(t.Context(), h.store, h.capture("cp-1")); errs.KindOf(err) != errs.Unavailable || bucket.land == nil {
+			t.Fatal(err)
 		}
-		return nil
-	})
-	if _, err := h.place.Push(t.Context(), h.store, h.capture("cp-1")); !errors.Is(err, cut) {
-		t.Fatal(err)
-	}
-	h.restart(nil)
-	for _, path := range server.Objects(t) {
-		if strings.Contains(path, "/packs/") {
-			server.Remove(t, path)
+		bucket.release(h, late)
+		for _, path := range server.Objects(t) {
+			if strings.Contains(path, h.cfg.Name+"/packs/") {
+				server.Remove(t, path)
+			}
 		}
+		if res, err := h.place.Check(t.Context(), false); err != nil || len(res.Problems) == 0 {
+			t.Fatalf("%+v %v", res, err)
+		}
+		if res, err := h.place.Push(t.Context(), h.store, h.recorded("cp-1")); err != nil || res.Already {
+			t.Errorf("late %v: it is believed to be whole: %+v %v", late, res, err)
+		}
+		h.whole("cp-1")
 	}
-	if res, err := h.place.Check(t.Context(), false); err != nil || len(res.Problems) == 0 {
-		t.Fatalf("%+v %v", res, err)
-	}
-	if res, err := h.place.Push(t.Context(), h.store, h.recorded("cp-1")); err != nil || res.Already {
-		t.Errorf("it is believed to be whole: %+v %v", res, err)
-	}
-	h.whole("cp-1")
 }
 
 // What the server says of a wrong key, bucket or endpoint is told.

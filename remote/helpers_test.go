@@ -1,15 +1,19 @@
 package remote
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"math/rand/v2"
 	"path/filepath"
+	"strings"
+	"sync"
 	"testing"
 
 	"filippo.io/age"
 	"github.com/minio/minio-go/v7/pkg/credentials"
 
+	"mulligan/errs"
 	"mulligan/failpoint"
 	"mulligan/remote/identity"
 	"mulligan/remote/s3store"
@@ -31,6 +35,39 @@ type host struct {
 	tops    map[string]snap.Hash // of what was captured
 	// variants are contents that change gives.
 	variants map[string][]byte
+}
+
+// lateLog is a bucket. While hold is set, a request to store an entry of the log fails, and the entry is stored when land is called.
+type lateLog struct {
+	Bucket
+	hold bool
+	land func() error
+}
+
+func (b *lateLog) PutNew(ctx context.Context, name string, data []byte) error {
+	if !b.hold || !strings.Contains(name, "/log/") {
+		return b.Bucket.PutNew(ctx, name, data)
+	}
+	data = bytes.Clone(data)
+	b.land = func() error { return b.Bucket.PutNew(context.WithoutCancel(ctx), name, data) }
+	return errs.New(errs.Unavailable, "", "the answer is lost")
+}
+
+// release has the entry stored now, or else when the host is about to write the next one.
+func (b *lateLog) release(h *host, late bool) {
+	h.t.Helper()
+	b.hold = false
+	if !late {
+		must(h.t, b.land())
+		return
+	}
+	var once sync.Once
+	h.restart(func(at string) (err error) {
+		if at == "push: intent" {
+			once.Do(func() { err = b.land() })
+		}
+		return err
+	})
 }
 
 // connect returns a store in the server's bucket. endpoint may be that of a proxy.

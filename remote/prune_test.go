@@ -2,7 +2,6 @@ package remote
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -453,22 +452,6 @@ func testPruneDamagedEntry(t *testing.T, s servers) {
 	h.whole("cp-1", "cp-2")
 }
 
-// lateLog is a bucket whose objects of the log, while hold is set, are stored when land is called, and not before: the request fails.
-type lateLog struct {
-	Bucket
-	hold bool
-	land func() error
-}
-
-func (b *lateLog) PutNew(ctx context.Context, name string, data []byte) error {
-	if !b.hold || !strings.Contains(name, "/log/") {
-		return b.Bucket.PutNew(ctx, name, data)
-	}
-	data = bytes.Clone(data)
-	b.land = func() error { return b.Bucket.PutNew(context.WithoutCancel(ctx), name, data) }
-	return errs.New(errs.Unavailable, "", "the answer is lost")
-}
-
 // testPruneLandsLate: a prune whose request for its entry failed, and was carried out at another time. What is pushed then is whole, also if damage was
 // found meanwhile.
 func testPruneLandsLate(t *testing.T, s servers) {
@@ -497,18 +480,7 @@ func testPruneLandsLate(t *testing.T, s servers) {
 			if _, err := h.place.Prune(t.Context(), h.store, but("cp-3"), false); errs.KindOf(err) != errs.Unavailable || bucket.land == nil {
 				t.Fatalf("the prune's request fails: %v", err)
 			}
-			bucket.hold = false
-			if c.late {
-				var once sync.Once
-				h.restart(func(at string) (err error) {
-					if at == "push: intent" {
-						once.Do(func() { err = bucket.land() })
-					}
-					return err
-				})
-			} else {
-				must(t, bucket.land())
-			}
+			bucket.release(h, c.late)
 			if c.damaged {
 				files := server.Objects(t)
 				for name := range hist.packs() { // one, of cp-1: it has most of what cp-3 consists of
@@ -530,6 +502,39 @@ func testPruneLandsLate(t *testing.T, s servers) {
 			h.whole("cp-3", "cp-5")
 		})
 	}
+}
+
+// testCheckAfterPruneCutShort: a power cut took from the ledger that a prune's entry was written, and the packs are deleted. A check takes that for no damage.
+func testCheckAfterPruneCutShort(t *testing.T, s servers) {
+	h := newHost(t, s.start(t).Endpoint)
+	h.write(10, 500)
+	h.push("cp-1")
+	h.content = map[string][]byte{}
+	h.write(5, 600)
+	h.push("cp-2")
+	var ledger []byte
+	cut := errors.New("cut short")
+	h.restart(func(at string) (err error) {
+		switch at {
+		case "push: wrote":
+			ledger, err = os.ReadFile(h.cfg.Ledger)
+		case "prune: deleted":
+			err = cut
+		}
+		return err
+	})
+	if res, err := h.place.Prune(t.Context(), h.store, but("cp-2"), false); !errors.Is(err, cut) || res.Packs != 1 {
+		t.Fatalf("%+v %v", res, err)
+	}
+	must(t, os.WriteFile(h.cfg.Ledger, ledger, 0o600))
+	h.restart(nil)
+	if res, err := h.place.Check(t.Context(), true); err != nil || len(res.Problems) > 0 {
+		t.Errorf("%+v %v", res, err)
+	}
+	if res := h.push("cp-3"); res.Objects != 1 {
+		t.Errorf("%d objects are sent of what is there", res.Objects)
+	}
+	h.whole("cp-2", "cp-3")
 }
 
 // A ledger that does not say what each checkpoint needs removes nothing.

@@ -103,6 +103,7 @@ var onServers = []func(*testing.T, servers){
 	testPutBack,
 	testPruneDamagedEntry,
 	testPruneLandsLate,
+	testCheckAfterPruneCutShort,
 	testPruneModel,
 	testAnotherHost,
 }
