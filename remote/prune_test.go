@@ -667,3 +667,35 @@ func (m *model) run() {
 		}
 	}
 }
+
+// A ledger that wrongly says that what is damaged is there makes a push fail: it does not send one more entry each time and take that for done.
+func TestPushNotWhole(t *testing.T) {
+	t.Parallel()
+	server := s3test.Start(t)
+	h := newHost(t, server.Endpoint)
+	h.write(5, 500)
+	h.push("cp-1")
+	packs := slices.DeleteFunc(server.Objects(t), func(path string) bool { return !strings.Contains(path, "/packs/") })
+	h.write(1, 500)
+	h.push("cp-2")
+	server.Remove(t, packs[0])
+	if res, err := h.place.Check(t.Context(), false); err != nil || len(res.Problems) == 0 {
+		t.Fatalf("%+v %v", res, err)
+	}
+	l, err := openLedger(h.cfg.Ledger, h.cfg.Name)
+	must(t, err)
+	for i := range l.Packs {
+		l.Packs[i].Dead = nil
+	}
+	must(t, l.rewrite(h.cfg.Ledger, h.cfg.Name))
+	must(t, l.close())
+	if res, err := h.place.Push(t.Context(), h.store, h.recorded("cp-2")); errs.KindOf(err) != errs.Corrupt || errs.HintOf(err) == "" || len(res.Status.Doubtful) != 2 {
+		t.Errorf("%+v %v", res, err)
+	}
+	must(t, h.place.TakeOver(t.Context()))
+	_, err = h.place.Push(t.Context(), h.store, h.recorded("cp-2"))
+	must(t, err)
+	hist, err := h.read()
+	must(t, err)
+	must(t, h.fetch(hist, "cp-2"))
+}

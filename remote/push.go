@@ -53,7 +53,12 @@ func (p *Place) Push(ctx context.Context, from Objects, cp Checkpoint) (res Push
 			res.Already = true
 			return res, nil
 		}
-		if err = p.push(ctx, l, from, cp, &res); err == nil {
+		err = p.push(ctx, l, from, cp, &res)
+		if err == nil && !l.has(cp.ID) { // else it would be sent again and again
+			err = errs.New(errs.Corrupt, "", "the checkpoint may still be damaged there: this host's notes of the remote do not say what it lacks").
+				WithHint("`mulligan push --take-over` begins them anew, and sends everything again")
+		}
+		if err == nil {
 			return res, nil
 		}
 	}
