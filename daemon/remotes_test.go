@@ -518,17 +518,20 @@ func TestReceiptOfClone(t *testing.T) {
 }
 
 // TestRemoteVerified: a pack that was changed is found, and what is here is sent again, once. A checkpoint that is on the remote alone is still listed, and
-// says that it may be damaged if it needs what is damaged.
+// says that it may be damaged if it needs what is damaged, until a prune removes it.
 func TestRemoteVerified(t *testing.T) {
 	b, w := newBucket(t), newWorld(t, nil)
 	d := w.open(t)
 	defer w.close(t, d)
 	b.add(t, d)
-	old, err := d.Create(t.Context(), root, "shop", ipc.CreateRequest{Pinned: true})
+	old, err := d.Create(t.Context(), root, "shop", ipc.CreateRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	caughtUp(t, d)
+	if _, err = d.Pin(t.Context(), root, "shop", old.ID, true); err != nil { // it stays here, and is not pinned there
+		t.Fatal(err)
+	}
 	packs := func() []string {
 		return slices.DeleteFunc(b.Files(t), func(path string) bool { return !strings.Contains(path, "/packs/") })
 	}
@@ -599,6 +602,15 @@ func TestRemoteVerified(t *testing.T) {
 		t.Errorf("a check that found nothing new made %d objects of %d", n, stored)
 	}
 	only(1)
+	if _, err := d.SetApp(t.Context(), root, "shop", ipc.AppChange{Remoting: &ipc.Remoting{KeepLast: 1}}); err != nil {
+		t.Fatal(err)
+	}
+	if res, err := d.PruneRemote(t.Context(), root, "shop", "backup", false); err != nil || len(res.Deleted) != 1 || res.Deleted[0].ID != old.ID {
+		t.Errorf("what is damaged, and not kept, is pruned: %+v %v", res, err)
+	}
+	if res, err := d.CheckRemote(t.Context(), root, "shop", "backup", true); err != nil || !res.OK {
+		t.Errorf("what was pruned is still told: %+v %v", res, err)
+	}
 	second := world{dir: worldDir(t), at: filepath.Join(worldDir(t), "clone")}
 	there := second.open(t)
 	defer second.close(t, there)

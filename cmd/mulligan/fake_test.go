@@ -69,6 +69,7 @@ func (f *fake) handler() http.Handler {
 		"POST /api/apps/{app}/checkpoints/{cp}/unpin":    f.one(f.pin(false)),
 		"POST /api/apps/{app}/checkpoints/{cp}/verify":   f.one(f.verify),
 		"POST /api/apps/{app}/checkpoints/{cp}/rollback": f.one(f.rollback),
+		"POST /api/apps/{app}/remotes/{remote}/check":    f.checkRemote,
 		"POST /api/apps/{app}/forks/{fork}/keep": func(a *fakeApp, w http.ResponseWriter, r *http.Request) error { // every fork has the first checkpoint's state
 			return f.rollback(a, 0, w, r)
 		},
@@ -333,6 +334,15 @@ func (f *fake) verify(a *fakeApp, i int, w http.ResponseWriter, _ *http.Request)
 	res := ipc.VerifyResult{CheckpointID: a.points[i].ID, OK: f.fault != "damage"}
 	if !res.OK {
 		res.Problems = []ipc.VerifyProblem{{Layer: "files", Message: "a chunk is missing"}}
+	}
+	ipc.WriteJSON(w, http.StatusOK, res)
+	return nil
+}
+
+func (f *fake) checkRemote(_ *fakeApp, w http.ResponseWriter, r *http.Request) error {
+	res := ipc.RemoteCheck{Remote: r.PathValue("remote"), OK: f.fault != "damage", Problems: []string{}}
+	if !res.OK {
+		res.Problems = append(res.Problems, "a pack is missing")
 	}
 	ipc.WriteJSON(w, http.StatusOK, res)
 	return nil

@@ -237,9 +237,11 @@ func newRemove(h Host) *cobra.Command {
 const verifyLong = `
 
 With --remote, check instead that all that this host sent to a remote is there, and with
---full that it is as it was sent. What is not is sent again. Until then each check tells
-which checkpoints may be damaged there. In a pipe: the remote, "ok" or "damaged" and the
-number of objects, then a line per problem: the remote, "problem", what is wrong.`
+--full that it is as it was sent. What is not is sent again, if this host has it. Until
+then each check tells which checkpoints may be damaged there. One that is on the remote
+alone is told until mulligan remote prune removes it, as the app's settings say; one that
+was pinned stays. In a pipe: the remote, "ok" or "damaged" and the number of objects, then
+a line per problem: the remote, "problem", what is wrong.`
 
 // WithRemote makes cmd, which checks a checkpoint, a command that can check a remote instead. It returns cmd.
 func (h Host) WithRemote(cmd *cobra.Command) *cobra.Command {
@@ -291,7 +293,7 @@ func (h Host) verify(ctx context.Context, name string, full bool) error {
 	}
 	if err == nil && !res.OK {
 		err = errs.New(errs.Corrupt, "verify", "%s is damaged: %s", name, output.Count(len(res.Problems), "problem")).
-			WithHint("what is damaged is sent again; `mulligan push --wait` waits for it")
+			WithHint("what this host has is sent again: `mulligan push --wait CP` waits for that; what is on the remote alone is told until `mulligan remote prune` removes it")
 	}
 	return err
 }
