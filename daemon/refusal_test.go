@@ -503,11 +503,20 @@ func TestStateFolderApart(t *testing.T) {
 }
 
 // TestNewFolderWithExcluded: a folder that was made since the checkpoint and holds what is excluded stays, with a warning, and the rollback is
-// proven all the same. The receipt names what was removed, without the folder. So it is on the way forward again.
+// proven all the same, although somebody writes to the workspace after that. The receipt names what was removed, without the folder. So it is on the way
+// forward again.
 func TestNewFolderWithExcluded(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
-	d := w.open(t)
+	opt, wrote := w.options(), false
+	opt.Failpoint = func(step string) error {
+		if step == "commit db:shop" && !wrote {
+			wrote = true
+			return os.WriteFile(filepath.Join(w.ws(), "autosave"), []byte("by an editor"), 0o644)
+		}
+		return nil
+	}
+	d := w.openAs(t, opt)
 	defer w.close(t, d)
 	if _, err := d.SetApp(t.Context(), root, "shop", ipc.AppChange{Exclude: &[]string{"node_modules/"}}); err != nil {
 		t.Fatal(err)
@@ -517,6 +526,9 @@ func TestNewFolderWithExcluded(t *testing.T) {
 	res := goBack(t, d, cp, ipc.RollbackRequest{})
 	if v := res.Verification; v == nil || !v.Layers["files"].Match || !strings.Contains(strings.Join(res.Warnings, " "), "/web stays") {
 		t.Errorf("%+v", res)
+	}
+	if got := read(t, w.ws(), "autosave"); !wrote || got != "by an editor" {
+		t.Errorf("the editor wrote: %t, and its file says %q", wrote, got)
 	}
 	removed := slices.ContainsFunc(res.Warnings, func(w string) bool {
 		return strings.HasPrefix(w, `made since the checkpoint and removed: "web/page" (`)

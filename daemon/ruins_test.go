@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"mulligan/daemon"
 	"mulligan/errs"
 	"mulligan/ipc"
 	"mulligan/testkit"
@@ -269,4 +270,69 @@ func TestDatabaseFolderReplaced(t *testing.T) {
 			w.runs(t, d, "zero")
 		})
 	}
+}
+
+// TestDatabaseFolderInTheWay has a file in the place of the folder of a database, so that the folder must stay until the database is gone.
+func TestDatabaseFolderInTheWay(t *testing.T) {
+	prepare := func(t *testing.T, failpoint func(w world, step string) error) (world, *daemon.Daemon, ipc.CheckpointID) {
+		t.Parallel()
+		w := world{dir: worldDir(t)}
+		sh(t, `mkdir "$1/data" && sqlite3 "$1/data/a.db" "CREATE TABLE t(v)"`, w.ws())
+		w = w.register(t, []ipc.Database{{Name: "shop", Driver: "sqlite", DSN: "shop.db"}, {Name: "deep", Driver: "sqlite", DSN: "data/a.db"}})
+		opt := w.options()
+		opt.Failpoint = func(step string) error { return failpoint(w, step) }
+		d := w.openAs(t, opt)
+		t.Cleanup(func() { w.close(t, d) })
+		w.runs(t, d, "zero")
+		cp := create(t, d)
+		sh(t, `cd "$1" && rm -r data && echo oops >data`, w.ws())
+		return w, d, cp
+	}
+	t.Run("others write meanwhile", func(t *testing.T) {
+		redoes, wrote := false, false
+		w, d, cp := prepare(t, func(w world, step string) error {
+			if redoes && step == "commit db:deep" {
+				wrote = true
+				return os.WriteFile(filepath.Join(w.ws(), "autosave"), []byte("by an editor"), 0o644)
+			}
+			return nil
+		})
+		goBack(t, d, cp, ipc.RollbackRequest{})
+		redoes = true
+		res := goBack(t, d, ipc.Redo, ipc.RollbackRequest{})
+		if got := read(t, w.ws(), "autosave"); !wrote || got != "by an editor" {
+			t.Errorf("the editor wrote: %t, and its file says %q", wrote, got)
+		}
+		if left, err := os.ReadDir(filepath.Join(w.ws(), "data")); err != nil || len(left) > 0 {
+			t.Errorf("the folder of the database holds %v, %v", left, err)
+		}
+		words := strings.Join(res.Warnings, "\n")
+		if !res.Verification.Match || !strings.Contains(words, "/data stays:") || !strings.Contains(words, "the files were not restored again") {
+			t.Errorf("the receipt says %+v, %q", res.Verification, words)
+		}
+	})
+	t.Run("the database is undone late", func(t *testing.T) {
+		fails, busy := false, false
+		w, d, cp := prepare(t, func(w world, step string) error {
+			switch {
+			case fails && step == "stage "+string(ipc.StageStart):
+				return errs.New(errs.Failed, step, "cut")
+			case fails && !busy && step == "undo db:deep":
+				busy = true
+				return errs.New(errs.Busy, step, "somebody has it open")
+			}
+			return nil
+		})
+		fails = true
+		res, err := d.Rollback(t.Context(), root, "shop", cp, ipc.RollbackRequest{}, nil)
+		if err == nil || !res.Recovered || !busy {
+			t.Errorf("recovered %t, undone twice %t, %v", res.Recovered, busy, err)
+		}
+		if got, err := os.ReadFile(filepath.Join(w.ws(), "data")); string(got) != "oops\n" {
+			t.Errorf("the file in the place of the folder says %q, %v", got, err)
+		}
+		if back := slices.Sorted(slices.Values(res.PutBack)); len(back) != 3 || len(slices.Compact(back)) != 3 {
+			t.Errorf("put back: %q", res.PutBack)
+		}
+	})
 }

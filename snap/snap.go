@@ -240,6 +240,13 @@ type Warmer interface {
 	Warm(ctx context.Context) error
 }
 
+// Leaver is a Switch that may leave a folder as it is because another layer's files are in it.
+type Leaver interface {
+	// Left reports whether the last Commit or Undo left such a folder, and the other layer's files are gone now: the same method removes it if it is called
+	// again.
+	Left(ctx context.Context) (bool, error)
+}
+
 // Maintainer is a driver with work to do in the background.
 type Maintainer interface {
 	// Maintain does the work that is due. The daemon calls Maintain every few seconds, also while other methods run. Maintain

@@ -7,6 +7,7 @@ import (
 	"mulligan/daemon/accounts"
 	"mulligan/daemon/store"
 	"mulligan/errs"
+	"mulligan/snap"
 )
 
 // abandon ends a rollback that changed nothing.
@@ -67,6 +68,9 @@ func (r *rollback) undo(ctx context.Context) error {
 	if len(left) < len(r.parts.list) { // a database's folder may be a file until the files are back
 		_, err = r.undoParts(ctx, left)
 	}
+	if err == nil {
+		err = r.undoRest(ctx)
+	}
 	if err != nil {
 		return err
 	}
@@ -91,6 +95,18 @@ func (r *rollback) undoParts(ctx context.Context, list []*part) (left []*part, f
 	return left, failed
 }
 
+// undoRest switches the files back again, after the databases, if a folder had to stay for the files of a database that are gone now.
+func (r *rollback) undoRest(ctx context.Context) error {
+	p := r.parts.find(snap.Files)
+	if p == nil {
+		return nil
+	}
+	if left, err := p.left(ctx); err != nil || !left {
+		return err
+	}
+	return r.undoPart(ctx, p)
+}
+
 // undoPart switches one layer back to the safety checkpoint's state.
 func (r *rollback) undoPart(ctx context.Context, p *part) error {
 	if p.sw == nil {
@@ -107,7 +123,9 @@ func (r *rollback) undoPart(ctx context.Context, p *part) error {
 			return err
 		}
 	}
-	r.putBackNotes = append(r.putBackNotes, p.undoNote())
+	if note := p.undoNote(); !slices.Contains(r.putBackNotes, note) { // the files may be undone twice
+		r.putBackNotes = append(r.putBackNotes, note)
+	}
 	return nil
 }
 

@@ -156,17 +156,6 @@ func (ps *parts) commit(ctx context.Context, dbs, verify bool) (string, error) {
 	return strings.Join(notes, "; "), nil
 }
 
-// commitRest commits the files again, after the databases, if a folder had to stay for the files of a database. These are gone if the target does not
-// have them.
-func (ps *parts) commitRest(ctx context.Context, verify bool) error {
-	p := ps.find(snap.Files)
-	if p == nil || p.proof != nil && len(p.proof.Notes) == 0 {
-		return nil
-	}
-	_, err := ps.commitPart(ctx, p, verify)
-	return err
-}
-
 func (ps *parts) commitPart(ctx context.Context, p *part, verify bool) (note string, err error) {
 	if err := ps.opt.Failpoint.At("commit " + string(p.Name)); err != nil {
 		return "", err
@@ -250,6 +239,15 @@ func (p *part) check(ctx context.Context) error {
 			WithHint("something else writes to it, or the disk is at fault")
 	}
 	return nil
+}
+
+// left reports whether the part has a folder that had to stay for the files of a database, which are gone now.
+func (p *part) left(ctx context.Context) (bool, error) {
+	l, ok := p.sw.(snap.Leaver)
+	if !ok {
+		return false, nil
+	}
+	return l.Left(ctx)
 }
 
 // undoNote says, for people, what an undo did to the part.

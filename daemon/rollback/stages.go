@@ -3,6 +3,7 @@ package rollback
 import (
 	"cmp"
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"sync"
@@ -152,9 +153,28 @@ func (r *rollback) switchFiles(ctx context.Context) (string, error) {
 func (r *rollback) switchDBs(ctx context.Context) (string, error) {
 	note, err := r.commit(ctx, true)
 	if err == nil {
-		err = r.hints.orWithout(r.parts.commitRest(ctx, r.plan.Verify))
+		err = r.hints.orWithout(r.commitRest(ctx))
 	}
 	return note, err
+}
+
+// commitRest commits the files again, after the databases, if a folder had to stay for the files of a database, and the target does not have these. Where
+// others have written to the files meanwhile, the folder stays: the files were committed and compared before that.
+func (r *rollback) commitRest(ctx context.Context) error {
+	p := r.parts.find(snap.Files)
+	if p == nil {
+		return nil
+	}
+	if left, err := p.left(ctx); err != nil || !left {
+		return err
+	}
+	proof := p.proof
+	_, err := r.parts.commitPart(ctx, p, r.plan.Verify)
+	if errors.Is(err, snap.ErrChanged) || p.proof != nil && !p.proof.Match {
+		r.warnings.add("the files were not restored again after the databases, and the folder of a database may have stayed: %v", err)
+		p.proof, err = proof, nil
+	}
+	return err
 }
 
 func (r *rollback) commit(ctx context.Context, dbs bool) (string, error) {

@@ -35,6 +35,8 @@ type plan struct {
 	Scope   [][]byte         // raw paths; empty: everything
 	Notes   []string         // for the receipt
 	Stayed  []string         `json:",omitempty"` // for the receipt: what the last Commit or Undo left as it is
+
+	StayedFor [][]byte `json:",omitempty"` // raw paths of the folders among these that stayed for the files of a database
 }
 
 const planVersion = 1

@@ -2,6 +2,7 @@ package files
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -100,15 +101,51 @@ func (c *change) moved(ctx context.Context, base, live *manifest.Manifest) (stri
 }
 
 // Commit makes the workspace, or the scope, the target. The first time the
-// workspace must be the base; after that, anything between base and target. A folder that had to stay is tried again by the next Commit, since the
-// files of a database that were in it may be gone by then.
+// workspace must be the base; after that, anything between base and target. A folder that had to stay for the files of a database is tried again by the
+// next Commit if these are gone by then.
 func (c *change) Commit(ctx context.Context) error {
+	const op = "restore files"
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.plan.State == switched && len(c.plan.Stayed) == 0 {
-		return nil
+	if c.plan.State == switched {
+		if left, err := c.left(); err != nil || !left {
+			return workspace.Wrap(errs.Failed, op, err)
+		}
 	}
-	return c.converge(ctx, "restore files", committing, switched)
+	return c.converge(ctx, op, committing, switched)
+}
+
+// Left reports whether a folder that stayed for the files of a database has none any more, so that another Commit, or Undo, removes it.
+func (c *change) Left(context.Context) (bool, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	left, err := c.left()
+	return left, workspace.Wrap(errs.Failed, "look for folders that stayed", err)
+}
+
+func (c *change) left() (bool, error) {
+	if len(c.plan.StayedFor) == 0 {
+		return false, nil
+	}
+	root, err := c.d.ws.Open()
+	if err != nil {
+		return false, err
+	}
+	defer root.Close()
+	for _, path := range c.plan.StayedFor {
+		dir, err := root.OpenDir(string(path))
+		if err != nil {
+			return true, nil // the driver of the database removed it too
+		}
+		names, err := inode.List(dir.FD())
+		if err := errors.Join(err, dir.Close()); err != nil {
+			return false, err
+		}
+		if !slices.ContainsFunc(names, func(name string) bool { return c.d.ws.Exclude.Skips(relpath.Join(string(path), name)) }) {
+			return true, nil
+		}
+	}
+	return false, nil
 }
 
 // finish applies the deltas. The new state need not be stored, because a process that resumes the switch examines the workspace
@@ -118,7 +155,7 @@ func (c *change) finish(a *apply.Job, op string, done state) error {
 	err := a.Run()
 	c.unsynced = err != nil
 	said := c.plan.Stayed
-	c.plan.Stayed = a.Notes
+	c.plan.Stayed, c.plan.StayedFor = a.Notes, a.ForDatabases
 	if err != nil {
 		return err
 	}
@@ -132,14 +169,17 @@ func (c *change) finish(a *apply.Job, op string, done state) error {
 }
 
 // Undo makes the workspace the base again from any state in between. If a path is neither as in the base nor as in the target,
-// Undo first stores the whole present state under the root "files/<App>/late/<id>", and Check's notes say so.
+// Undo first stores the whole present state under the root "files/<App>/late/<id>", and Check's notes say so. What a later Commit tries again, a later Undo
+// does.
 func (c *change) Undo(ctx context.Context) error {
 	const op = "undo files"
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch c.plan.State {
 	case undone:
-		return nil
+		if left, err := c.left(); err != nil || !left {
+			return workspace.Wrap(errs.Failed, op, err)
+		}
 	case prepared: // Commit changed nothing
 		if err := ctx.Err(); err != nil {
 			return workspace.Wrap(errs.Unavailable, op, err)

@@ -66,6 +66,8 @@ type job struct {
 	Notes   []string
 	inPlace []*diff.Delta // files whose metadata alone was changed
 
+	ForDatabases [][]byte // folders that could not be removed, because the files of databases are in them
+
 	touched map[string]bool // folders in which a name was added or removed; used by one goroutine
 	meter   *snap.Meter
 }
@@ -245,8 +247,10 @@ func (h *Job) keepFolder(path string, busy error) error {
 		if err != nil {
 			return err
 		}
+		skips := false
 		for _, name := range names {
 			p := relpath.Join(path, name)
+			skips = skips || h.p.Walker.Workspace.Exclude.Skips(p)
 			st, err := inode.StatAt(dir.FD(), name)
 			if err != nil {
 				return err
@@ -260,6 +264,9 @@ func (h *Job) keepFolder(path string, busy error) error {
 		}
 		if remake {
 			return h.keepInPlace(dir, d)
+		}
+		if skips {
+			h.ForDatabases = append(h.ForDatabases, []byte(path))
 		}
 	}
 	h.stay(path)
