@@ -375,14 +375,18 @@ func TestSecretStaysBehindItsFolder(t *testing.T) {
 			return errs.Also(os.Rename(o.in("data"), o.in("hidden")), os.Mkdir(o.in("data"), 0o755))
 		})
 	}
-	unread := func(t *testing.T, o *own) {
+	hides := func(t *testing.T, o *own, secret string) {
 		t.Helper()
-		if b, err := os.ReadFile(o.in("data/secret")); err == nil {
+		if b, err := os.ReadFile(o.in(secret)); err == nil {
 			var got []byte
-			if o.owner.do(func() (err error) { got, err = os.ReadFile(o.in("data/secret")); return err }) == nil {
+			if o.owner.do(func() (err error) { got, err = os.ReadFile(o.in(secret)); return err }) == nil {
 				t.Errorf("the owner reads %q (%q)", got, b)
 			}
 		}
+	}
+	unread := func(t *testing.T, o *own) {
+		t.Helper()
+		hides(t, o, "data/secret")
 	}
 	t.Run("scope", func(t *testing.T) {
 		o := prepare(t)
@@ -427,6 +431,52 @@ func TestSecretStaysBehindItsFolder(t *testing.T) {
 			t.Errorf("Commit: %v", err)
 		}
 		unread(t, o)
+	})
+	// between goes back where the base has the owner's folder. The owner has a folder of that name again while no folder is there.
+	between := func(t *testing.T, o *own, folder string, target snap.Snapshot, base snap.Snapshot) {
+		t.Helper()
+		made := false
+		o.cfg.Failpoint = func(step string) error {
+			switch step {
+			case "removed":
+				made = true
+				o.owner.must(t, func() error { return os.Mkdir(o.in(folder), 0o755) })
+			case "files placed":
+				hides(t, o, folder+"/secret")
+			}
+			return nil
+		}
+		o.stop()
+		o.open(t)
+		sw, err := o.Prepare(t.Context(), snap.RestoreRequest{ID: "op-s", Target: target.ID, Base: base.ID})
+		must(t, err)
+		if err := sw.Commit(t.Context()); errs.KindOf(err) != errs.Conflict || !made {
+			t.Errorf("Commit: %v; the owner made a folder: %t", err, made)
+		}
+		hides(t, o, folder+"/secret")
+	}
+	t.Run("made by the owner in between", func(t *testing.T) {
+		o := prepare(t)
+		target := o.site.capture(t)
+		swap(t, o)
+		between(t, o, "data", target, o.site.capture(t))
+	})
+	t.Run("made by the owner in a folder that stays for its database", func(t *testing.T) {
+		o := newOwn(t)
+		o.stop()
+		o.cfg.Skip = []string{"data/shop.db"}
+		o.open(t)
+		must(t, os.Mkdir(o.in("data"), 0o755))
+		must(t, os.Mkdir(o.in("data/sub"), 0o700))
+		roots(t, o.in("data/sub/secret"), "a secret", 0o644)
+		roots(t, o.in("data/shop.db"), "a database", 0o644)
+		target := o.site.capture(t)
+		must(t, os.Remove(o.in("data/sub/secret")))
+		must(t, os.Chmod(o.in("data/sub"), 0o755))
+		for _, p := range []string{"data", "data/sub"} {
+			must(t, os.Chown(o.in(p), ownerID, ownerID))
+		}
+		between(t, o, "data/sub", target, o.site.capture(t))
 	})
 	t.Run("revert", func(t *testing.T) {
 		o := prepare(t)

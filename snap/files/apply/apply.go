@@ -327,13 +327,17 @@ func (h *Job) makeFolders() error {
 	return nil
 }
 
-// found returns an error unless what is in d's place is a folder. If keepInPlace let it stay, it gets its new owner and mode.
+// found returns an error unless what is in d's place is a folder. If keepInPlace let it stay, it gets its new owner and mode. Any other folder in the place
+// of one that changes hands was made by somebody else meanwhile, who would get at what is to be placed in it.
 func (h *Job) found(dir *beneath.Root, name string, d *diff.Delta) error {
 	st, err := inode.StatAt(dir.FD(), name)
 	if err != nil || st.Kind() != manifest.DirKind {
 		return h.changed(d.Path)
 	}
 	if h.made[d.Path] != st.ID {
+		if d.Remake {
+			return h.changed(d.Path)
+		}
 		return nil
 	}
 	kept, err := h.openFolder(d.Path)
