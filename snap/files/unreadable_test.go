@@ -1,9 +1,11 @@
 package files
 
 import (
+	"fmt"
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -107,5 +109,43 @@ func TestUnreadableWhileFollowed(t *testing.T) {
 				t.Errorf("undone: they are %q and %q", good, bad)
 			}
 		})
+	}
+}
+
+// TestUnreadableAmongBusy: what may not be read keeps a flush from no file that can be read a moment later.
+func TestUnreadableAmongBusy(t *testing.T) {
+	f := newFollowed(t)
+	for round := range 5 {
+		start := f.flush(t)
+		held := fmt.Sprint("held", round)
+		var mu sync.Mutex
+		wasBusy, wasDenied := 0, 0
+		f.beforeEach(t, func(path string) error {
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case strings.HasPrefix(path, "secret"):
+				wasDenied++
+				return &errs.Error{Kind: errs.Denied, Message: "cannot read " + path, Err: unix.EACCES}
+			case path == held && wasBusy < 3:
+				wasBusy++
+				return errs.New(errs.Busy, "", "%s is leased", path)
+			}
+			return nil
+		})
+		for i := range 20 {
+			write(t, fmt.Sprint(f.dir, "/secret", i), fmt.Sprint(round))
+		}
+		write(t, f.dir+"/"+held, "written")
+		now, err := f.Flush(t.Context())
+		if errs.KindOf(err) != errs.Denied {
+			t.Errorf("Flush: %v", err)
+		}
+		f.beforeEach(t, nil)
+		writes, err := f.Writes(t.Context(), start, now)
+		must(t, err)
+		if !slices.ContainsFunc(writes, func(w snap.Write) bool { return w.Path == held }) || wasBusy < 3 || wasDenied < 20 {
+			t.Errorf("round %d: the journal has %v; a file was busy %d times, and others denied %d times", round, writes, wasBusy, wasDenied)
+		}
 	}
 }

@@ -28,7 +28,8 @@ const (
 )
 
 // readDirty reads the paths of the dirty set, and those of fresh even if they look unchanged. Without hurry, a path that was read a
-// moment ago stays in the set. A path that cannot be read stays in it too, and is the error.
+// moment ago stays in the set. A path that cannot be read stays in it too, and is the error: rather one that
+// may be readable a moment later.
 func (j *Session) readDirty(ctx context.Context, hurry bool, fresh map[string]bool) error {
 	if j.live == nil {
 		if err := j.baseline(ctx); err != nil {
@@ -60,7 +61,9 @@ func (j *Session) readDirty(ctx context.Context, hurry bool, fresh map[string]bo
 	}
 	for p, why := range failed {
 		j.missed(p)
-		err = why
+		if err == nil || walk.Unreadable(err) {
+			err = why
+		}
 	}
 	j.todo.seen(work.first, work.last)
 	if j.todo.empty() {

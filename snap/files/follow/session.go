@@ -231,7 +231,7 @@ func (j *Session) takeInOnce(ctx context.Context, more func() (map[string]bool, 
 			j.fails(err)
 			return err
 		})
-		if err == nil || !walk.Transient(err) || errs.KindOf(err) == errs.Denied || time.Now().After(until) {
+		if err == nil || !walk.Transient(err) || walk.Unreadable(err) || time.Now().After(until) {
 			return touched, err
 		}
 		select {
