@@ -1,8 +1,10 @@
 package files
 
 import (
+	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -12,6 +14,8 @@ import (
 
 	"mulligan/errs"
 	"mulligan/snap"
+	"mulligan/snap/files/walk"
+	"mulligan/testkit"
 )
 
 // TestUnreadableOutsideOfScope: where a user's daemon may not read a file and a folder, it restores a scope that leaves them out, and nothing else. The
@@ -71,7 +75,7 @@ func TestUnreadableWhileFollowed(t *testing.T) {
 			f := newFollowed(t)
 			write(t, f.dir+"/in/good", "one")
 			write(t, f.dir+"/bad", "one")
-			first := f.capture(t)
+			first, start := f.capture(t), f.flush(t)
 			f.beforeEach(t, func(path string) error {
 				if path == "bad" {
 					return why
@@ -80,6 +84,15 @@ func TestUnreadableWhileFollowed(t *testing.T) {
 			})
 			write(t, f.dir+"/in/good", "two")
 			write(t, f.dir+"/bad", "two")
+			now, err := f.Flush(t.Context())
+			if !walk.Unreadable(err) {
+				t.Errorf("Flush: %v", err)
+			}
+			writes, err := f.Writes(t.Context(), start, now)
+			must(t, err)
+			if !slices.ContainsFunc(writes, func(w snap.Write) bool { return w.Path == "in/good" }) {
+				t.Errorf("the journal has %v", writes)
+			}
 			for _, paths := range [][]string{nil, {"bad"}, {"in", "bad"}} {
 				if _, err := f.Capture(t.Context(), snap.CaptureRequest{ID: "fs-all", Paths: paths}); errs.KindOf(err) != errs.KindOf(why) {
 					t.Errorf("a capture for %q: %v", paths, err)
@@ -148,4 +161,57 @@ func TestUnreadableAmongBusy(t *testing.T) {
 			t.Errorf("round %d: the journal has %v; a file was busy %d times, and others denied %d times", round, writes, wasBusy, wasDenied)
 		}
 	}
+}
+
+// TestBrokenInodeOutsideOfScope: what a damaged disk has no owner and mode of any more keeps a restore from no scope that leaves it out, and a restore of
+// everything from its work only as long as it is not excluded.
+func TestBrokenInodeOutsideOfScope(t *testing.T) {
+	dir := testkit.Loop(t, 64, "mkfs.ext4", "-q", "-F")
+	must(t, os.Mkdir(dir+"/ws", 0o755))
+	s := newSite(t, func(c *Config) { c.Dir = dir + "/ws" })
+	s.dir = s.cfg.Dir
+	write(t, s.dir+"/in/good", "one")
+	write(t, s.dir+"/out/bad", "one")
+	write(t, s.dir+"/out/folder/f", "one")
+	first := s.capture(t)
+	write(t, s.dir+"/in/good", "two")
+	s.cas.Close()
+	s.cas = nil
+	run(t, "/", `
+		umount `+dir+`
+		for f in bad folder; do debugfs -w -R "set_inode_field /ws/out/$f mode 0" `+filepath.Dir(dir)+`/image; done
+		mount -o loop `+filepath.Dir(dir)+`/image `+dir)
+	s.open(t)
+	for _, p := range []string{"out/bad", "out/folder"} {
+		if _, err := os.Lstat(s.dir + "/" + p); !errors.Is(err, unix.EUCLEAN) {
+			t.Fatalf("%s: %v: this shows nothing", p, err)
+		}
+	}
+	if _, err := s.Capture(t.Context(), snap.CaptureRequest{ID: "fs-all"}); errs.KindOf(err) != errs.Failed || !strings.Contains(errs.HintOf(err), "dmesg") {
+		t.Errorf("a capture of everything: %v (%s)", err, errs.HintOf(err))
+	}
+	scope := []string{"in"}
+	base, err := s.Capture(t.Context(), snap.CaptureRequest{ID: "fs-base", Paths: scope})
+	must(t, err)
+	for _, p := range []string{"out/bad", "out/folder"} {
+		if !slices.ContainsFunc(base.Warnings, func(w string) bool { return strings.HasPrefix(w, s.dir+"/"+p+" is not captured") }) {
+			t.Errorf("of %s nothing is said: %q", p, base.Warnings)
+		}
+	}
+	must(t, s.Precheck(t.Context(), first.ID, scope))
+	sw, err := s.PrepareScoped(t.Context(), snap.RestoreRequest{ID: "op-u", Target: first.ID, Base: base.ID}, scope)
+	must(t, err)
+	if stale, err := sw.Stale(t.Context()); err != nil || stale {
+		t.Errorf("stale: %v, %v", stale, err)
+	}
+	must(t, sw.Commit(t.Context()))
+	if p, err := sw.Check(t.Context()); err != nil || !p.Match {
+		t.Errorf("%+v, %v", p, err)
+	}
+	content(t, s.dir+"/in/good", "one")
+	must(t, sw.Undo(t.Context()))
+	content(t, s.dir+"/in/good", "two")
+	s.cfg.Exclude = []string{"out/folder/", "bad"}
+	s.open(t)
+	s.capture(t)
 }

@@ -1,6 +1,8 @@
 package inode
 
 import (
+	"bytes"
+	"encoding/binary"
 	"os"
 	"slices"
 	"strings"
@@ -33,6 +35,28 @@ func List(fd int) ([]string, error) {
 		}
 		_, _, names = unix.ParseDirent((*buf)[:n], -1, names)
 	}
+}
+
+// ListedKind returns the type that the folder fd lists name with, which is known even if the disk cannot read the file itself. Where the filesystem lists
+// no types, it is that of a regular file. What List says of others holds here too.
+func ListedKind(fd int, name string) uint32 {
+	buf := listBuffers.Get().(*[]byte)
+	defer listBuffers.Put(buf)
+	_, err := unix.Seek(fd, 0, unix.SEEK_SET)
+	for err == nil {
+		var n int
+		if n, err = unix.ReadDirent(fd, *buf); n <= 0 {
+			break
+		}
+		for rest := (*buf)[:n]; len(rest) > 0; {
+			entry := rest[:binary.NativeEndian.Uint16(rest[16:])] // struct linux_dirent64, see getdents(2)
+			rest = rest[len(entry):]
+			if is, _, _ := bytes.Cut(entry[19:], []byte{0}); string(is) == name && entry[18] != unix.DT_UNKNOWN {
+				return uint32(entry[18]) << 12
+			}
+		}
+	}
+	return unix.S_IFREG
 }
 
 // pack copies all names into one piece of memory.

@@ -187,12 +187,12 @@ func (s *Scan) deepFolder(dir *beneath.Root, path string, n *manifest.Node) erro
 	return snap.Changed(s.op, s.shown(path))
 }
 
-// Passes returns err. If Skip is set and err is transient, Passes calls Skip with it and returns nil.
+// Passes returns err. If Skip is set, and err is transient or of a path that cannot be read, Passes calls Skip with it and returns nil.
 func (s *Scan) Passes(path string, err error) error {
 	if err == nil || s.Skip == nil {
 		return err
 	}
-	if Transient(err) {
+	if Transient(err) || Unreadable(err) {
 		s.Skip(path, err)
 		return nil
 	}
@@ -226,12 +226,18 @@ func (s *Scan) listing(dir *beneath.Root, path string, n *manifest.Node) error {
 			continue
 		}
 		if err != nil {
-			return s.Failed(p, err)
+			if err = s.Failed(p, err); !Unreadable(err) {
+				return err
+			}
+			st.Mode = inode.ListedKind(fd, name)
 		}
 		if !s.Scope.Leads(p) || s.W.Workspace.Exclude.Excludes(p, st.Kind() == manifest.DirKind) {
 			continue
 		}
-		kid, err := s.ReadEntry(dir, p, name, st)
+		kid := &manifest.Node{Entry: manifest.NewEntry(name, st)}
+		if err == nil {
+			kid, err = s.ReadEntry(dir, p, name, st)
+		}
 		if err := s.Passes(p, s.leaveOut(p, kid, st.Kind(), err)); err != nil {
 			return err
 		}
@@ -417,7 +423,7 @@ func (s *Scan) Failed(path string, err error) error {
 	case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE):
 		return (&errs.Error{Kind: errs.Failed, Op: s.op, Message: "cannot read " + s.shown(path), Err: workspace.Cause(err)}).
 			WithHint("allow mulligand more open files (LimitNOFILE= in its unit, ulimit -n in a shell)")
-	case errors.Is(err, unix.EIO):
+	case broken(err):
 		return (&errs.Error{Kind: errs.Failed, Op: s.op, Message: "cannot read " + s.shown(path), Err: workspace.Cause(err)}).
 			WithHint("look for disk errors in dmesg; exclude the file to protect the rest")
 	}
@@ -437,4 +443,9 @@ func Transient(err error) bool {
 }
 
 // Unreadable reports whether err says that a path may not be read, or that the disk cannot read it.
-func Unreadable(err error) bool { return errs.KindOf(err) == errs.Denied || errors.Is(err, unix.EIO) }
+func Unreadable(err error) bool { return errs.KindOf(err) == errs.Denied || broken(err) }
+
+// broken reports whether err is that of a disk or a filesystem that is damaged.
+func broken(err error) bool {
+	return errors.Is(err, unix.EIO) || errors.Is(err, unix.EUCLEAN) || errors.Is(err, unix.EBADMSG)
+}
