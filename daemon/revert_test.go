@@ -1,17 +1,23 @@
 package daemon_test
 
 import (
+	"errors"
 	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"mulligan/daemon"
 	"mulligan/errs"
 	"mulligan/ipc"
+	"mulligan/testkit"
+	"mulligan/testkit/sysfault"
 )
 
 // talk is a session with an agent: its conversation, and the turn under way.
@@ -434,5 +440,45 @@ func TestRevertOfWhatIsForgotten(t *testing.T) {
 	refused(t, errs.NotFound, err)
 	if res := revert(t, d, ipc.RevertRequest{CallID: "call-m5"}); len(res.RestoredPaths)+len(res.Conflicts) > 0 {
 		t.Errorf("undone already: %+v", res)
+	}
+}
+
+// TestRevertBesideBrokenFile: a file that the disk cannot read any more keeps a revert from no other file.
+func TestRevertBesideBrokenFile(t *testing.T) {
+	t.Parallel()
+	testkit.Need(t, "root", "bindfs")
+	disk := t.TempDir()
+	w := world{dir: worldDir(t), at: t.TempDir()}
+	server, err := sysfault.Start(exec.Command("bindfs", "-f", disk, w.ws()), sysfault.Options{})
+	check(t, err)
+	t.Cleanup(func() {
+		_ = unix.Unmount(w.ws(), unix.MNT_DETACH)
+		_ = server.Process.Kill()
+		_ = server.Wait()
+	})
+	testkit.Eventually(t, "bindfs serves the workspace", func() bool {
+		var st unix.Statfs_t
+		return unix.Statfs(w.ws(), &st) == nil && st.Type == unix.FUSE_SUPER_MAGIC
+	})
+	sh(t, `cd "$1" && mkdir in && echo one >in/good && echo one >bad`, w.ws())
+	d := w.openWith(t, time.Hour)
+	_, err = d.AddApp(t.Context(), root, ipc.App{Slug: "shop", Workspace: w.ws(), Auto: true})
+	check(t, err)
+	awaitFollowing(t, d)
+	c := &talk{t: t, d: d, w: w, name: "c"}
+	c.say("m")
+	c.call("call", "echo two >in/good")
+	c.done()
+	server.Arm(sysfault.Fault{Call: "open " + filepath.Join(disk, "bad"), Errno: unix.EIO})
+	check(t, os.Chmod(filepath.Join(w.ws(), "bad"), 0o600))
+	if _, err := d.Create(t.Context(), root, "shop", ipc.CreateRequest{}); !errors.Is(err, unix.EIO) {
+		t.Errorf("a checkpoint of everything: %v", err)
+	}
+	res := revert(t, d, ipc.RevertRequest{CallID: "call"})
+	if got := w.says(t, "in/good"); got != "one" || len(res.Conflicts) > 0 {
+		t.Errorf("the file says %q; left alone: %v", got, res.Conflicts)
+	}
+	if seen := server.Disarm(); !seen.Hit {
+		t.Error("nothing failed")
 	}
 }

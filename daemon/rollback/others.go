@@ -3,11 +3,14 @@ package rollback
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"mulligan/daemon/app"
 	"mulligan/daemon/store"
@@ -138,11 +141,12 @@ func overlap(a, b store.Turn) bool {
 	return a.StartedAt.Before(until(b)) && b.StartedAt.Before(until(a))
 }
 
-// flush returns the journal's position after all that was written so far. What may not be read is missing there, and does not count: if it is in scope, the
-// capture refuses the operation.
+// flush returns the journal's position after all that was written so far. What may not be read, or cannot be because the disk is damaged, is missing there,
+// and does not count: if it is in scope, the capture refuses the operation.
 func flush(ctx context.Context, t *turns.Tracker) (snap.Mark, error) {
 	mark, err := t.Flush(ctx)
-	if mark != "" && errs.KindOf(err) == errs.Denied {
+	broken := errors.Is(err, unix.EIO) || errors.Is(err, unix.EUCLEAN) || errors.Is(err, unix.EBADMSG)
+	if mark != "" && (broken || errs.KindOf(err) == errs.Denied) {
 		err = nil
 	}
 	return mark, err

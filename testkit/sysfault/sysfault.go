@@ -41,7 +41,7 @@ type Options struct {
 // end of the connection, and wait until it reads that end (libpq does).
 type Fault struct {
 	Call  string // as Report.Calls names it; "": none
-	Nth   int    // of the calls of that name, counted from 1
+	Nth   int    // of the calls of that name, counted from 1; 0: each of them
 	Errno unix.Errno
 }
 
@@ -137,7 +137,7 @@ func (p *Process) count(call string) unix.Errno {
 	if call != p.fault.Call {
 		return 0
 	}
-	if p.seen++; p.seen != p.fault.Nth {
+	if p.seen++; p.fault.Nth > 0 && p.seen != p.fault.Nth {
 		return 0
 	}
 	p.report.Hit = true
