@@ -486,8 +486,8 @@ func TestTurnEndsWhileTheAppIsChanged(t *testing.T) {
 	}
 }
 
-// TestTurnEndsWhileFilesAreHeldUp: the end of a turn is refused while its files cannot be followed, so that the turn stays open, and has its
-// checkpoint and its changes when it ends.
+// TestTurnEndsWhileFilesAreHeldUp: the end of a turn is refused while its files cannot be followed. Once they can be, the turn ends by itself, with
+// its checkpoint and its changes, and what is written later is a turn of its own.
 func TestTurnEndsWhileFilesAreHeldUp(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
@@ -513,14 +513,72 @@ func TestTurnEndsWhileFilesAreHeldUp(t *testing.T) {
 	w.close(t, d)
 	failing.Store(false)
 	held.Store(true)
-	d = w.failing(t, fails)
+	opt := w.options()
+	opt.Failpoint, opt.QuietGap = fails, 100*time.Millisecond
+	d = w.openAs(t, opt)
 	w.setFiles(t, "one")
-	if _, err := d.EndTurn(t.Context(), root, "shop", "t"); errs.KindOf(err) != errs.Unavailable || !strings.Contains(err.Error(), "stays open") {
+	if _, err := d.EndTurn(t.Context(), root, "shop", "t"); errs.KindOf(err) != errs.Unavailable || !strings.Contains(err.Error(), "stay open") {
 		t.Fatalf("the end of a turn whose files are held up (%s): %v", problemsOf(t, d), err)
 	}
 	held.Store(false)
 	awaitFollowing(t, d)
-	if turn := end(t, d, "t"); turn.CheckpointID == nil || turn.Changes.Modified < 12 {
+	awaitEnd(t, d, "t")
+	var wrote time.Time
+	waitFor(t, "a later write is a turn of its own", func() bool {
+		if time.Since(wrote) > 3*opt.QuietGap { // what is written sooner after the turn, or after another write, is of no turn
+			wrote = time.Now()
+			w.setFiles(t, wrote.String())
+		}
+		turns, err := d.Turns(t.Context(), root, "shop", "", 0)
+		check(t, err)
+		return len(turns) > 1 && turns[0].Inferred
+	})
+}
+
+// TestTurnEndTriedAgain: the end of a turn cannot be recorded when it is announced, as on a disk that is full for a while. The turn ends by itself,
+// also if the app was changed meanwhile.
+func TestTurnEndTriedAgain(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	var full atomic.Bool
+	d := w.failing(t, func(step string) error {
+		if step == "record end of turn" && full.Load() {
+			return unix.ENOSPC
+		}
+		return nil
+	})
+	defer w.close(t, d)
+	on := true
+	_, err := d.SetApp(t.Context(), root, "shop", ipc.AppChange{Run: &[]string{}, Auto: &on})
+	check(t, err)
+	awaitFollowing(t, d)
+	for _, id := range []ipc.TurnID{"t", "changed"} {
+		begin(t, d, id)
+		w.setFiles(t, string(id))
+		full.Store(true)
+		if _, err := d.EndTurn(t.Context(), root, "shop", id); !errors.Is(err, unix.ENOSPC) {
+			t.Fatalf("the end of %s on a full disk: %v", id, err)
+		}
+		if id == "changed" {
+			_, err := d.SetApp(t.Context(), root, "shop", ipc.AppChange{Exclude: &[]string{"*.log"}})
+			check(t, err)
+		}
+		full.Store(false)
+		awaitEnd(t, d, id)
+	}
+}
+
+// awaitEnd waits until the daemon has ended a turn that modified files, and expects it to have a checkpoint.
+func awaitEnd(t *testing.T, d *daemon.Daemon, id ipc.TurnID) {
+	t.Helper()
+	var turn ipc.Turn
+	waitFor(t, "the turn ends", func() bool {
+		turns, err := d.Turns(t.Context(), root, "shop", "", 0)
+		check(t, err)
+		turn = turns[slices.IndexFunc(turns, func(turn ipc.Turn) bool { return turn.ID == id })]
+		return turn.EndedAt != nil
+	})
+	if turn.CheckpointID == nil || turn.Changes.Modified < 12 {
 		t.Fatalf("%+v", turn)
 	}
 }

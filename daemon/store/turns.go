@@ -17,6 +17,8 @@ type Turn struct {
 	Seq   int64     `json:"-"`
 	Start snap.Mark `json:"start"`
 	End   snap.Mark `json:"end"` // "" while it is open
+	// Ending: its end was announced and could not be recorded then.
+	Ending bool `json:"ending,omitempty"`
 }
 
 // Call is a tool call with where it lies in the files' journal.
@@ -39,6 +41,15 @@ func (s *Store) PutTurn(ctx context.Context, t *Turn) error {
 			INSERT INTO turns (app_id, id, open, body) VALUES (?, ?, ?, ?)
 			ON CONFLICT (app_id, id) DO UPDATE SET open = excluded.open, body = excluded.body
 			RETURNING seq`, t.AppID, t.ID, t.EndedAt == nil, string(body)).Scan(&t.Seq)
+	})
+}
+
+// NoteEnding sets Ending of a turn, if it is open.
+func (s *Store) NoteEnding(ctx context.Context, app ipc.AppID, id ipc.TurnID) error {
+	return s.tx(ctx, func(tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, `UPDATE turns SET body = json_set(body, '$.ending', json('true'))
+			WHERE app_id = ? AND id = ? AND open = 1 AND `+intact("turns"), app, id)
+		return err
 	})
 }
 

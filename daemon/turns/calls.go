@@ -94,7 +94,8 @@ func shownTurn(rec store.Turn) ipc.Turn {
 	return t
 }
 
-// EndTurn records that a turn ended, and returns it with a summary of its changes.
+// EndTurn records that a turn ended, and returns it with a summary of its changes. If that fails, the app's tracker ends the turn as soon as it
+// can: an agent announces an end only once.
 func (svc *Service) EndTurn(ctx context.Context, who ipc.Caller, ref string, id ipc.TurnID) (ipc.Turn, error) {
 	const op = "end turn"
 	a, rec, err := svc.findTurn(ctx, who, ref, id)
@@ -106,6 +107,9 @@ func (svc *Service) EndTurn(ctx context.Context, who ipc.Caller, ref string, id 
 	}
 	ctx = context.WithoutCancel(ctx)
 	rec, err = svc.endTurn(ctx, a, rec)
+	if err != nil {
+		err = errs.Also(err, svc.noteEnding(ctx, a, id))
+	}
 	return shownTurn(rec), errs.Wrap(errs.Failed, op, err)
 }
 
@@ -137,6 +141,20 @@ func (svc *Service) endTurn(ctx context.Context, a *app.App, rec store.Turn) (st
 		return rec, err
 	}
 	return rec, svc.endCalls(ctx, rec)
+}
+
+// noteEnding has the app's tracker, or its next one, end a turn.
+func (svc *Service) noteEnding(ctx context.Context, a *app.App, id ipc.TurnID) error {
+	err := svc.store.NoteEnding(ctx, a.Rec().ID, id)
+	if t := TrackerOf(a); t != nil { // it may have read the record before
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		if o := t.open[id]; o != nil {
+			o.Rec.Ending = true
+			t.poke()
+		}
+	}
+	return err
 }
 
 // endCalls ends the calls that are still open when their turn ends, for example of tools that were

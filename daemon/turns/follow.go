@@ -82,8 +82,8 @@ func (svc *Service) tracker(ctx context.Context, a *app.App) (*Tracker, error) {
 	if t := TrackerOf(a); t != nil || !a.Rec().Auto {
 		return t, nil
 	}
-	return nil, errs.New(errs.Unavailable, "", "the files of %s are not watched yet, so the turn stays open", a.Rec().Slug).
-		WithHint("`mulligan status` says what they wait for; try again then")
+	return nil, errs.New(errs.Unavailable, "", "the files of %s are not watched yet, so its turns and calls stay open", a.Rec().Slug).
+		WithHint("`mulligan status` says what they wait for")
 }
 
 // copyOpen returns copies of the open turns: somebody who waits for one may still have it.
@@ -127,7 +127,11 @@ func (t *Tracker) resume(ctx context.Context) {
 	left, _ := t.svc.left.LoadAndDelete(t.a.Rec().ID)
 	open, _ := left.(map[ipc.TurnID]*openTurn)
 	for _, rec := range recs {
+		if rec.Ending {
+			t.poke()
+		}
 		if o := open[rec.ID]; o != nil {
+			o.Rec.Ending = rec.Ending
 			t.open[rec.ID] = o
 			continue
 		}

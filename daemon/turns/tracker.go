@@ -205,9 +205,10 @@ func (t *Tracker) loop(ctx context.Context) {
 	}
 }
 
-// handle makes the missing checkpoints of open turns after a write. If no turn is open, it infers one. If it returns false, something failed,
-// and the write must be handled once more.
+// handle ends the turns whose end was announced before, and makes the missing checkpoints of open turns after a write. If no turn is open, it
+// infers one. If it returns false, something failed, and handle must be called once more.
 func (t *Tracker) handle(ctx context.Context) bool {
+	ended := t.endAnnounced(ctx)
 	t.mu.Lock()
 	b := t.first
 	t.first = nil
@@ -215,7 +216,7 @@ func (t *Tracker) handle(ctx context.Context) bool {
 	none := len(t.open) == 0
 	t.mu.Unlock()
 	if b == nil || none && !t.changed(ctx, b.Before) {
-		return true
+		return ended
 	}
 	err := t.take(ctx, *b, none && quiet)
 	t.mu.Lock()
@@ -225,7 +226,7 @@ func (t *Tracker) handle(ctx context.Context) bool {
 		return false
 	}
 	t.last = time.Now()
-	return true
+	return ended
 }
 
 // take does the work of handle for a batch that changed something. It has noted the errors that it returns.

@@ -82,23 +82,24 @@ func (t *Tracker) putInferred(ctx context.Context, o *openTurn) (began bool, err
 // endBefore ends, at the mark, the turns that must be over when the conversation begins a new one:
 // its own last turn, and an inferred turn.
 func (t *Tracker) endBefore(ctx context.Context, conversation string, mark snap.Mark) {
-	t.endWhere(ctx, mark, func(o *openTurn) bool {
+	at := func(ctx context.Context, o *openTurn) (store.Turn, error) { return t.endAt(ctx, o, mark) }
+	t.endWhere(ctx, at, func(o *openTurn) bool {
 		return o.Rec.Inferred || conversation != "" && o.Rec.ConversationID == conversation
 	})
 }
 
 // endQuiet ends the inferred turn after the quiet time. It returns false if that failed.
 func (t *Tracker) endQuiet(ctx context.Context) bool {
-	mark, err := t.Flush(ctx)
-	if err != nil {
-		t.note("end a turn", err)
-		return false
-	}
-	return t.endWhere(ctx, mark, func(o *openTurn) bool { return o.Rec.Inferred })
+	return t.endWhere(ctx, t.end, func(o *openTurn) bool { return o.Rec.Inferred })
 }
 
-// endWhere ends the open turns for which over returns true. It returns false if one did not end.
-func (t *Tracker) endWhere(ctx context.Context, mark snap.Mark, over func(*openTurn) bool) bool {
+// endAnnounced ends the turns whose end was announced and could not be recorded then. It returns false if one did not end.
+func (t *Tracker) endAnnounced(ctx context.Context) bool {
+	return t.endWhere(ctx, t.end, func(o *openTurn) bool { return o.Rec.Ending })
+}
+
+// endWhere ends, with end, the open turns for which over returns true. It returns false if one did not end.
+func (t *Tracker) endWhere(ctx context.Context, end func(context.Context, *openTurn) (store.Turn, error), over func(*openTurn) bool) bool {
 	t.mu.Lock()
 	var list []*openTurn
 	for _, o := range t.open {
@@ -109,7 +110,7 @@ func (t *Tracker) endWhere(ctx context.Context, mark snap.Mark, over func(*openT
 	t.mu.Unlock()
 	all := true
 	for _, o := range list {
-		if _, err := t.endAt(ctx, o, mark); err != nil && ctx.Err() == nil {
+		if _, err := end(ctx, o); err != nil && ctx.Err() == nil {
 			t.note("end a turn", err)
 			all = false
 		}
