@@ -215,9 +215,6 @@ func (svc *Service) dropTurns(ctx context.Context, a *app.App, oldest store.Turn
 	if err := svc.store.DropTurns(ctx, a.Rec().ID, oldest.Seq); err != nil {
 		return err
 	}
-	if err := svc.store.DropPointers(ctx, a.Rec().ID, oldest.Seq); err != nil {
-		return err
-	}
 	return svc.store.DropOwnWrites(ctx, a.Rec().ID, oldest.StartedAt)
 }
 

@@ -44,17 +44,6 @@ func (s *Store) Pointer(ctx context.Context, app ipc.AppID, conversation string)
 	return p, reading(err)
 }
 
-// DropPointers deletes the checkpoints of conversations that lie before the turn seq and have no
-// turn any more.
-func (s *Store) DropPointers(ctx context.Context, app ipc.AppID, seq int64) error {
-	return s.tx(ctx, func(tx *sql.Tx) error {
-		_, err := tx.ExecContext(ctx, `
-			DELETE FROM conversations WHERE app_id = ? AND turn < ? AND id NOT IN
-				(SELECT body ->> '$.conversation_id' FROM turns WHERE app_id = ?)`, app, seq, app)
-		return err
-	})
-}
-
 // ConversationTurns returns a conversation's turns, oldest first, without their calls.
 func (s *Store) ConversationTurns(ctx context.Context, app ipc.AppID, conversation string) ([]Turn, error) {
 	return s.turns(ctx, `WHERE app_id = ? AND body ->> '$.conversation_id' = ? ORDER BY seq`, app, conversation)

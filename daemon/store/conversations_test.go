@@ -41,9 +41,6 @@ func TestConversations(t *testing.T) {
 	if err := s.DropTurns(ctx, "app-1", last); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.DropPointers(ctx, "app-1", last); err != nil {
-		t.Fatal(err)
-	}
 	for c, want := range map[string]string{"a": "", "b": "m1"} {
 		if p, err := s.Pointer(ctx, "app-1", c); err != nil || p.MessageID != want {
 			t.Errorf("%s: %+v, %v", c, p, err)

@@ -180,10 +180,15 @@ func (s *Store) Call(ctx context.Context, app ipc.AppID, id ipc.CallID) (Turn, C
 	return Turn{}, Call{}, errs.New(errs.NotFound, "", "no call %.64q", string(id))
 }
 
-// DropTurns forgets an app's ended turns that are older than seq.
+// DropTurns forgets an app's ended turns that are older than seq, and the checkpoints of conversations that lie before seq and have no turn any more.
 func (s *Store) DropTurns(ctx context.Context, app ipc.AppID, seq int64) error {
 	return s.tx(ctx, func(tx *sql.Tx) error {
-		_, err := tx.ExecContext(ctx, `DELETE FROM turns WHERE app_id = ? AND open = 0 AND seq < ?`, app, seq)
+		if _, err := tx.ExecContext(ctx, `DELETE FROM turns WHERE app_id = ? AND open = 0 AND seq < ?`, app, seq); err != nil {
+			return err
+		}
+		_, err := tx.ExecContext(ctx, `
+			DELETE FROM conversations WHERE app_id = ? AND turn < ? AND id NOT IN
+				(SELECT body ->> '$.conversation_id' FROM turns WHERE app_id = ?)`, app, seq, app)
 		return err
 	})
 }
