@@ -34,7 +34,7 @@ type Reporter struct {
 const (
 	// barrier bounds how long a call waits until earlier writes are in the journal.
 	barrier = 250 * time.Millisecond
-	// longEnd bounds how long a prompt waits for the end of the turn before it. The daemon completes the end by itself.
+	// longEnd bounds how long a prompt waits for the end of the turn before it.
 	longEnd = time.Second
 )
 
@@ -67,9 +67,7 @@ func (r *Reporter) beginTurn(ctx context.Context, ev Event) error {
 		if s.Turn != "" && ev.Turn != "" && s.Own == ev.Turn {
 			return r.begunIn(ctx, ev, s, app) // the event was reported twice
 		}
-		if err := r.end(ctx, s); err != nil {
-			return err
-		}
+		r.end(ctx, s)
 		s.open(ev)
 		s.at(ev, app)
 		return r.begunIn(ctx, ev, s, app)
@@ -110,16 +108,13 @@ func (r *Reporter) Lacks(ctx context.Context, ev Event, err error) string {
 	return line
 }
 
-// end ends the open turn, as after a person's interruption.
-func (r *Reporter) end(ctx context.Context, s *session) error {
+// end ends the open turn, as after a person's interruption. An error is no reason for the next turn not to begin: the daemon ends by itself what
+// it could not end now, and if it cannot be reached, it is the next turn's begin that says so.
+func (r *Reporter) end(ctx context.Context, s *session) {
 	short, cancel := context.WithTimeout(ctx, longEnd)
 	defer cancel()
-	err := r.endIn(short, s.Apps, s.Turn)
+	_ = r.endIn(short, s.Apps, s.Turn)
 	s.close()
-	if errs.KindOf(err) == errs.Unavailable && ctx.Err() == nil && short.Err() != nil {
-		return nil // the daemon is ending it
-	}
-	return err
 }
 
 // open makes ev's turn the session's open one.

@@ -24,7 +24,9 @@ type fakeDaemon struct {
 	calls map[string]bool // app/call: open
 	asked int             // for apps
 	fault error
-	auto  bool // the apps have automatic checkpoints
+	// endFault is the error of the end of a turn.
+	endFault error
+	auto     bool // the apps have automatic checkpoints
 }
 
 func newFakeDaemon() *fakeDaemon {
@@ -62,7 +64,7 @@ func (d *fakeDaemon) EndTurn(_ context.Context, app string, turn ipc.TurnID) (ip
 		return ipc.Turn{}, errs.New(errs.NotFound, "end turn", "%s", turn)
 	}
 	d.turns[app+"/"+string(turn)] = false
-	return ipc.Turn{}, d.tell("end turn %s in %s", turn, app)
+	return ipc.Turn{}, errs.Also(d.tell("end turn %s in %s", turn, app), d.endFault)
 }
 
 func (d *fakeDaemon) BeginCall(_ context.Context, app string, turn ipc.TurnID, req ipc.BeginCall) (ipc.Call, error) {
@@ -220,6 +222,15 @@ func TestTellAtOnce(t *testing.T) {
 			t.Errorf("%s was not ended", id)
 		}
 	}
+}
+
+// A turn begins also if the one before it cannot be ended, and without an error: the person would be told that it has no checkpoint.
+func TestTellEndFails(t *testing.T) {
+	reporter, d := newReporter(t, codex)
+	d.auto, d.endFault = true, errs.New(errs.Unavailable, "end turn", "the files are not watched yet")
+	say(t, reporter, d, Event{Kind: TurnBegins, Turn: "t1"}, "begin turn t1 in shop: s t1 codex")
+	say(t, reporter, d, Event{Kind: TurnBegins, Turn: "t2"}, "end turn t1 in shop", "begin turn t2 in shop: s t2 codex")
+	say(t, reporter, d, Event{Kind: CallBegins, Turn: "t2", Call: "c", Tool: "Bash"}, "begin call c of t2 in shop: Bash")
 }
 
 // A state that is damaged, foreign or locked is no reason to fail, or to wait
