@@ -8,7 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"runtime"
+	"runtime/pprof"
 	"slices"
 	"strings"
 	"sync"
@@ -429,12 +429,13 @@ func TestTurnGoesOn(t *testing.T) {
 	}
 }
 
-// TestTurnEndsWhileTheAppIsChanged: a turn whose end is announced while the app's tracker is stopped, for a change of the app's settings, has its
-// checkpoint and its changes all the same.
-func TestTurnEndsWhileTheAppIsChanged(t *testing.T) {
-	t.Parallel()
+// openChanging opens a daemon with one app that asks for automatic checkpoints. The returned function calls ask, with the test's function on its
+// stack, while the app's tracker is stopped for a change of the app's settings, which goes on once ask waits for it or has returned.
+func openChanging(t *testing.T) (*daemon.Daemon, world, func(ask func())) {
+	t.Helper()
 	w := newWorld(t, nil)
 	stopped, goOn := make(chan struct{}), make(chan struct{})
+	release := sync.OnceFunc(func() { close(goOn) })
 	var armed atomic.Bool
 	d := w.failing(t, func(step string) error {
 		if step == "write records" && armed.Load() && calledBy("registry.(*Service).enforce") && armed.CompareAndSwap(true, false) {
@@ -443,40 +444,61 @@ func TestTurnEndsWhileTheAppIsChanged(t *testing.T) {
 		}
 		return nil
 	})
-	defer w.close(t, d)
+	t.Cleanup(func() { w.close(t, d) })
+	t.Cleanup(release)
 	on := true
 	_, err := d.SetApp(t.Context(), root, "shop", ipc.AppChange{Run: &[]string{}, Auto: &on})
 	check(t, err)
 	awaitFollowing(t, d)
+	return d, w, func(ask func()) {
+		t.Helper()
+		var work sync.WaitGroup
+		defer work.Wait()
+		defer release()
+		keep := ipc.DefaultRetention()
+		armed.Store(true)
+		work.Go(func() {
+			if _, err := d.SetApp(t.Context(), root, "shop", ipc.AppChange{Retention: &keep}); err != nil {
+				t.Error(err)
+			}
+		})
+		<-stopped
+		var asked atomic.Bool
+		work.Go(func() {
+			defer asked.Store(true)
+			ask()
+		})
+		waitFor(t, "it waits for the change, or has returned", func() bool { return asked.Load() || waitsForChange(t) })
+	}
+}
+
+// waitsForChange reports whether a goroutine that runs a function of this test waits for the app, or for the records, that a change of the app holds.
+func waitsForChange(t *testing.T) bool {
+	var all bytes.Buffer
+	check(t, pprof.Lookup("goroutine").WriteTo(&all, 2))
+	for g := range strings.SplitSeq(all.String(), "\n\n") {
+		waits := strings.Contains(g, "app.(*App).hold(") || strings.Contains(g, "store.(*Store).tx(")
+		if waits && strings.Contains(g, "_test."+t.Name()+".") {
+			return true
+		}
+	}
+	return false
+}
+
+// TestTurnEndsWhileTheAppIsChanged: a turn whose end is announced while the app's tracker is stopped, for a change of the app's settings, has its
+// checkpoint and its changes all the same.
+func TestTurnEndsWhileTheAppIsChanged(t *testing.T) {
+	t.Parallel()
+	d, w, duringChange := openChanging(t)
 	begin(t, d, "t")
-	var work sync.WaitGroup
-	defer work.Wait()
-	release := sync.OnceFunc(func() { close(goOn) })
-	defer release()
-	keep := ipc.DefaultRetention()
-	armed.Store(true)
-	work.Go(func() {
-		if _, err := d.SetApp(t.Context(), root, "shop", ipc.AppChange{Retention: &keep}); err != nil {
+	var turn ipc.Turn
+	duringChange(func() {
+		w.setFiles(t, "one")
+		var err error
+		if turn, err = d.EndTurn(t.Context(), root, "shop", "t"); err != nil {
 			t.Error(err)
 		}
 	})
-	<-stopped
-	w.setFiles(t, "one")
-	var turn ipc.Turn
-	ended := make(chan error, 1)
-	work.Go(func() {
-		var err error
-		turn, err = d.EndTurn(t.Context(), root, "shop", "t")
-		ended <- err
-	})
-	waitFor(t, "the end of the turn waits, or has come", func() bool {
-		stacks := make([]byte, 1<<20)
-		stacks = stacks[:runtime.Stack(stacks, true)]
-		waits := bytes.Contains(stacks, []byte("app.(*App).hold")) || bytes.Contains(stacks, []byte("store.(*Store).PutTurn"))
-		return waits && bytes.Contains(stacks, []byte("turns.(*Service).endTurn")) || len(ended) > 0
-	})
-	release()
-	check(t, <-ended)
 	if turn.EndedAt == nil || turn.CheckpointID == nil || turn.Changes.Modified < 12 {
 		t.Fatalf("%+v", turn)
 	}
