@@ -508,6 +508,44 @@ func TestTurnEndsWhileTheAppIsChanged(t *testing.T) {
 	}
 }
 
+// TestCallEndsWhileTheAppIsChanged: what a call wrote is known to be its own, and nothing else is, if its end is announced while the app's tracker is
+// stopped.
+func TestCallEndsWhileTheAppIsChanged(t *testing.T) {
+	t.Parallel()
+	d, w, duringChange := openChanging(t)
+	begin(t, d, "t")
+	_, err := d.BeginCall(t.Context(), root, "shop", "t", ipc.BeginCall{CallID: "call", Tool: "Bash", Before: true, DeadlineMS: 10000})
+	check(t, err)
+	duringChange(func() {
+		write(t, w.ws(), "file7", "one")
+		if _, err := d.EndCall(t.Context(), root, "shop", "t", "call"); err != nil {
+			t.Error(err)
+		}
+	})
+	write(t, w.ws(), "file8", "a person's")
+	end(t, d, "t")
+	_, err = d.Revert(t.Context(), root, "shop", ipc.RevertRequest{TurnID: "t"})
+	check(t, err)
+	if got := read(t, w.ws(), "file7"); got != "zero" {
+		t.Errorf("what the call wrote is left: file7 says %q", got)
+	}
+	if got := read(t, w.ws(), "file8"); got != "a person's" {
+		t.Errorf("what a person wrote is gone: file8 says %q", got)
+	}
+}
+
+// TestTurnBeginsWhileTheAppIsChanged: a turn that begins while the app's tracker is stopped is not told that automatic checkpoints are off.
+func TestTurnBeginsWhileTheAppIsChanged(t *testing.T) {
+	t.Parallel()
+	d, _, duringChange := openChanging(t)
+	duringChange(func() {
+		turn, err := d.BeginTurn(t.Context(), root, "shop", ipc.BeginTurn{TurnID: "t"})
+		if words := strings.Join(turn.Warnings, "\n"); err != nil || !strings.Contains(words, "the app's files are not watched yet") || strings.Contains(words, "are off") {
+			t.Errorf("%q, %v", words, err)
+		}
+	})
+}
+
 // TestTurnEndsWhileFilesAreHeldUp: the end of a turn is refused while its files cannot be followed. Once they can be, the turn ends by itself, with
 // its checkpoint and its changes, and what is written later is a turn of its own.
 func TestTurnEndsWhileFilesAreHeldUp(t *testing.T) {

@@ -42,13 +42,20 @@ func (svc *Service) BeginTurn(ctx context.Context, who ipc.Caller, ref string, r
 	}
 	t := TrackerOf(a)
 	if t == nil {
-		o.Rec.Warnings = append(o.Rec.Warnings, "automatic checkpoints are off for this app: `mulligan app set auto=true`")
+		warning := "automatic checkpoints are off for this app: `mulligan app set auto=true`"
+		if a.Rec().Auto { // the next tracker takes the turn over
+			warning = lateStart + "the app's files are not watched yet"
+		}
+		o.Rec.Warnings = append(o.Rec.Warnings, warning)
 		err := svc.store.PutTurn(ctx, &o.Rec)
 		return shownTurn(o.Rec), errs.Wrap(errs.Failed, op, err)
 	}
 	rec, err := t.begin(ctx, o)
 	return shownTurn(rec), errs.Wrap(errs.Failed, op, err)
 }
+
+// lateStart begins the warning of a turn that starts in the journal later than it began.
+const lateStart = "files that the turn writes at its beginning may count as written before it: "
 
 // begin opens a turn at the journal's present position, and returns its record.
 func (t *Tracker) begin(ctx context.Context, o *openTurn) (store.Turn, error) {
@@ -61,7 +68,7 @@ func (t *Tracker) begin(ctx context.Context, o *openTurn) (store.Turn, error) {
 	case err == nil:
 		t.endBefore(ctx, o.Rec.ConversationID, mark)
 	case mark == "": // the turn starts when the files are read, see awaitFiles
-		o.Rec.Warnings = append(o.Rec.Warnings, "files that the turn writes at its beginning may count as written before it: "+err.Error())
+		o.Rec.Warnings = append(o.Rec.Warnings, lateStart+err.Error())
 	default:
 		o.Rec.Warnings = append(o.Rec.Warnings, "files that were written just before the turn may count as written in it: "+err.Error())
 	}
@@ -258,11 +265,15 @@ func (svc *Service) EndCall(ctx context.Context, who ipc.Caller, ref string, in 
 	if c.EndedAt != nil {
 		return c.Call, nil
 	}
+	// If there is no tracker, the caller is not waited for longer than it waits: afterwards, others' writes would count as the call's. The call then
+	// stays open, and ends where the next one begins, or with its turn.
+	t, err := svc.tracker(ctx, a)
 	ctx = context.WithoutCancel(ctx)
-	if t := TrackerOf(a); t != nil {
-		if c.End, err = t.Flush(ctx); err != nil {
-			return ipc.Call{}, errs.Wrap(errs.Failed, op, err)
-		}
+	if err == nil && t != nil {
+		c.End, err = t.Flush(ctx)
+	}
+	if err != nil {
+		return ipc.Call{}, errs.Wrap(errs.Failed, op, err)
 	}
 	now := svc.opt.Now().UTC()
 	c.EndedAt = &now

@@ -36,7 +36,7 @@ func (svc *Service) StartTracker(ctx context.Context, a *app.App) {
 		svc: svc, a: a, driver: l.Driver, j: j, run: run, cancel: cancel,
 		ready: make(chan struct{}), wake: make(chan struct{}, 1), open: map[ipc.TurnID]*openTurn{},
 	}
-	t.resume(ctx)
+	t.resume(run)
 	t.done.Go(func() {
 		if err := j.Follow(run, t.notify); err != nil && run.Err() == nil {
 			t.note("follow the files", err)
@@ -66,7 +66,7 @@ func TrackerOf(a *app.App) *Tracker {
 }
 
 // tracker returns the app's tracker, or nil if the app asks for no automatic checkpoints. It waits for the operation that stopped the tracker,
-// and for the app's recovery. The error of a tracker that cannot be started yet is of kind errs.Unavailable.
+// and for the app's recovery, as long as ctx allows. The error of a tracker that cannot be started yet is of kind errs.Unavailable.
 func (svc *Service) tracker(ctx context.Context, a *app.App) (*Tracker, error) {
 	if t := TrackerOf(a); t != nil || !a.Rec().Auto {
 		return t, nil
