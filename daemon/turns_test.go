@@ -534,16 +534,22 @@ func TestCallEndsWhileTheAppIsChanged(t *testing.T) {
 	}
 }
 
-// TestTurnBeginsWhileTheAppIsChanged: a turn that begins while the app's tracker is stopped is not told that automatic checkpoints are off.
+// TestTurnBeginsWhileTheAppIsChanged: a turn that begins while the app's tracker is stopped is not told that automatic checkpoints are off, and has
+// its checkpoint.
 func TestTurnBeginsWhileTheAppIsChanged(t *testing.T) {
 	t.Parallel()
-	d, _, duringChange := openChanging(t)
+	d, w, duringChange := openChanging(t)
 	duringChange(func() {
 		turn, err := d.BeginTurn(t.Context(), root, "shop", ipc.BeginTurn{TurnID: "t"})
 		if words := strings.Join(turn.Warnings, "\n"); err != nil || !strings.Contains(words, "the app's files are not watched yet") || strings.Contains(words, "are off") {
 			t.Errorf("%q, %v", words, err)
 		}
 	})
+	awaitFollowing(t, d)
+	w.setFiles(t, "one")
+	if turn := end(t, d, "t"); turn.CheckpointID == nil || turn.Changes.Modified < 12 {
+		t.Errorf("%+v", turn)
+	}
 }
 
 // TestTurnEndsWhileFilesAreHeldUp: the end of a turn is refused while its files cannot be followed. Once they can be, the turn ends by itself, with

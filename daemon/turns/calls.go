@@ -48,7 +48,9 @@ func (svc *Service) BeginTurn(ctx context.Context, who ipc.Caller, ref string, r
 		}
 		o.Rec.Warnings = append(o.Rec.Warnings, warning)
 		err := svc.store.PutTurn(ctx, &o.Rec)
-		return shownTurn(o.Rec), errs.Wrap(errs.Failed, op, err)
+		if t = TrackerOf(a); err != nil || t == nil || t.openTurn(o.Rec.ID) != nil {
+			return shownTurn(o.Rec), errs.Wrap(errs.Failed, op, err)
+		} // else a tracker was started meanwhile, and had read the open turns before
 	}
 	rec, err := t.begin(ctx, o)
 	return shownTurn(rec), errs.Wrap(errs.Failed, op, err)

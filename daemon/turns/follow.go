@@ -36,7 +36,13 @@ func (svc *Service) StartTracker(ctx context.Context, a *app.App) {
 		svc: svc, a: a, driver: l.Driver, j: j, run: run, cancel: cancel,
 		ready: make(chan struct{}), wake: make(chan struct{}, 1), open: map[ipc.TurnID]*openTurn{},
 	}
-	t.resume(run)
+	t.mu.Lock() // whoever finds the tracker waits until it has the open turns: BeginTurn records some while there is no tracker
+	a.SetFollower(t)
+	err := t.resume(run)
+	t.mu.Unlock()
+	if err != nil {
+		t.note("read open turns", err)
+	}
 	t.done.Go(func() {
 		if err := j.Follow(run, t.notify); err != nil && run.Err() == nil {
 			t.note("follow the files", err)
@@ -44,7 +50,6 @@ func (svc *Service) StartTracker(ctx context.Context, a *app.App) {
 	})
 	t.done.Go(t.awaitFiles)
 	t.done.Go(func() { t.loop(run) })
-	a.SetFollower(t)
 }
 
 // StopTracker ends the app's tracker. Open turns stay open in the records, and the app's next tracker goes on with them.
@@ -118,11 +123,11 @@ func (svc *Service) Captured(a *app.App) map[string]bool {
 }
 
 // resume takes over the turns that are open: from the tracker before, or from the records, if they were open when the last daemon ended.
-func (t *Tracker) resume(ctx context.Context) {
+// Tracker.mu is locked.
+func (t *Tracker) resume(ctx context.Context) error {
 	recs, err := t.svc.store.OpenTurns(ctx, t.a.Rec().ID)
 	if err != nil {
-		t.note("read open turns", err)
-		return
+		return err
 	}
 	left, _ := t.svc.left.LoadAndDelete(t.a.Rec().ID)
 	open, _ := left.(map[ipc.TurnID]*openTurn)
@@ -142,6 +147,7 @@ func (t *Tracker) resume(ctx context.Context) {
 		}
 		t.open[rec.ID] = o
 	}
+	return nil
 }
 
 // awaitFiles waits until the journal is current. The first time, this takes as long as reading all
