@@ -122,7 +122,8 @@ func TestHookInGoneFolder(t *testing.T) {
 	if out, err := cmd.CombinedOutput(); err != nil || len(out) > 0 {
 		t.Errorf("%v: %s", err, out)
 	}
-	if turns := h.turns(); len(turns) != 1 || turns[0].ConversationID != "s1" {
+	turns := h.turns() // also one of nobody's, if the folder was seen before it was removed
+	if !slices.ContainsFunc(turns, func(turn ipc.Turn) bool { return turn.ConversationID == "s1" }) {
 		t.Errorf("turns: %+v\n%s", turns, h.log())
 	}
 }
