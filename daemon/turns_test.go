@@ -606,9 +606,9 @@ func TestTurnEndsWhileFilesAreHeldUp(t *testing.T) {
 func TestTurnEndTriedAgain(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
-	var full atomic.Bool
+	var full, fuller atomic.Bool // fuller: nor can it be recorded that the end was announced
 	d := w.failing(t, func(step string) error {
-		if step == "record end of turn" && full.Load() {
+		if full.Load() && (step == "record end of turn" || step == "write records" && fuller.Load() && calledBy("store.(*Store).NoteEnding")) {
 			return unix.ENOSPC
 		}
 		return nil
@@ -618,15 +618,16 @@ func TestTurnEndTriedAgain(t *testing.T) {
 	_, err := d.SetApp(t.Context(), root, "shop", ipc.AppChange{Run: &[]string{}, Auto: &on})
 	check(t, err)
 	awaitFollowing(t, d)
-	for _, id := range []ipc.TurnID{"t", "changed"} {
+	for _, id := range []ipc.TurnID{"t", "changed", "unrecorded"} {
 		begin(t, d, id)
 		w.setFiles(t, string(id))
 		full.Store(true)
+		fuller.Store(id == "unrecorded")
 		if _, err := d.EndTurn(t.Context(), root, "shop", id); !errors.Is(err, unix.ENOSPC) {
 			t.Fatalf("the end of %s on a full disk: %v", id, err)
 		}
-		if id == "changed" {
-			_, err := d.SetApp(t.Context(), root, "shop", ipc.AppChange{Exclude: &[]string{"*.log"}})
+		if id != "t" {
+			_, err := d.SetApp(t.Context(), root, "shop", ipc.AppChange{Exclude: &[]string{"*." + string(id)}})
 			check(t, err)
 		}
 		full.Store(false)

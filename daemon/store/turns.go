@@ -30,7 +30,7 @@ type Call struct {
 	Untold bool `json:"untold,omitempty"`
 }
 
-// PutTurn inserts a turn, or replaces it; t.Seq is set.
+// PutTurn inserts a turn, or replaces it; t.Seq is set. While the turn is open, Ending stays set: t may have been read before NoteEnding.
 func (s *Store) PutTurn(ctx context.Context, t *Turn) error {
 	body, err := json.Marshal(t)
 	if err != nil {
@@ -39,7 +39,9 @@ func (s *Store) PutTurn(ctx context.Context, t *Turn) error {
 	return s.tx(ctx, func(tx *sql.Tx) error {
 		return tx.QueryRowContext(ctx, `
 			INSERT INTO turns (app_id, id, open, body) VALUES (?, ?, ?, ?)
-			ON CONFLICT (app_id, id) DO UPDATE SET open = excluded.open, body = excluded.body
+			ON CONFLICT (app_id, id) DO UPDATE SET open = excluded.open, body = CASE
+				WHEN excluded.open = 1 AND json_extract(turns.body, '$.ending') THEN json_set(excluded.body, '$.ending', json('true'))
+				ELSE excluded.body END
 			RETURNING seq`, t.AppID, t.ID, t.EndedAt == nil, string(body)).Scan(&t.Seq)
 	})
 }

@@ -132,15 +132,17 @@ func (t *Tracker) resume(ctx context.Context) error {
 	left, _ := t.svc.left.LoadAndDelete(t.a.Rec().ID)
 	open, _ := left.(map[ipc.TurnID]*openTurn)
 	for _, rec := range recs {
+		o := open[rec.ID]
+		rec.Ending = rec.Ending || o != nil && o.Rec.Ending // on a full disk, the announcement is in memory alone
 		if rec.Ending {
 			t.poke()
 		}
-		if o := open[rec.ID]; o != nil {
+		if o != nil {
 			o.Rec.Ending = rec.Ending
 			t.open[rec.ID] = o
 			continue
 		}
-		o := &openTurn{Rec: rec, ready: make(chan struct{}), before: t.databasesIn(ctx, rec.CheckpointID)}
+		o = &openTurn{Rec: rec, ready: make(chan struct{}), before: t.databasesIn(ctx, rec.CheckpointID)}
 		close(o.ready)
 		if rec.CheckpointID == nil {
 			o.lacks = append(o.lacks, "the daemon was restarted during the turn: databases are not in its checkpoint")
