@@ -443,9 +443,10 @@ func TestRevertOfWhatIsForgotten(t *testing.T) {
 	}
 }
 
-// TestRevertBesideBrokenFile: a file that the disk cannot read any more keeps a revert from no other file.
-func TestRevertBesideBrokenFile(t *testing.T) {
-	t.Parallel()
+// besideBroken returns a conversation in a workspace whose file "bad" the disk cannot read any more, and a checkpoint of before. Since then, the call
+// "call" changed in/good from "one" to "two".
+func besideBroken(t *testing.T) (*talk, ipc.CheckpointID, *sysfault.Process) {
+	t.Helper()
 	testkit.Need(t, "root", "bindfs")
 	disk := t.TempDir()
 	w := world{dir: worldDir(t), at: t.TempDir()}
@@ -465,6 +466,7 @@ func TestRevertBesideBrokenFile(t *testing.T) {
 	_, err = d.AddApp(t.Context(), root, ipc.App{Slug: "shop", Workspace: w.ws(), Auto: true})
 	check(t, err)
 	awaitFollowing(t, d)
+	cp := create(t, d)
 	c := &talk{t: t, d: d, w: w, name: "c"}
 	c.say("m")
 	c.call("call", "echo two >in/good")
@@ -474,10 +476,76 @@ func TestRevertBesideBrokenFile(t *testing.T) {
 	if _, err := d.Create(t.Context(), root, "shop", ipc.CreateRequest{}); !errors.Is(err, unix.EIO) {
 		t.Errorf("a checkpoint of everything: %v", err)
 	}
-	res := revert(t, d, ipc.RevertRequest{CallID: "call"})
-	if got := w.says(t, "in/good"); got != "one" || len(res.Conflicts) > 0 {
+	return c, cp, server
+}
+
+// TestRevertBesideBrokenFile: a file that the disk cannot read any more keeps a revert from no other file.
+func TestRevertBesideBrokenFile(t *testing.T) {
+	t.Parallel()
+	c, _, server := besideBroken(t)
+	res := revert(t, c.d, ipc.RevertRequest{CallID: "call"})
+	if got := c.w.says(t, "in/good"); got != "one" || len(res.Conflicts) > 0 {
 		t.Errorf("the file says %q; left alone: %v", got, res.Conflicts)
 	}
+	if seen := server.Disarm(); !seen.Hit {
+		t.Error("nothing failed")
+	}
+}
+
+// TestTurnsBesideBrokenFile: a file that the disk cannot read any more keeps no call and no turn from ending.
+func TestTurnsBesideBrokenFile(t *testing.T) {
+	t.Parallel()
+	c, _, server := besideBroken(t)
+	c.say("ended")
+	c.call("call-ended", "echo three >in/good")
+	if turn := end(t, c.d, c.turn); turn.EndedAt == nil || turn.CheckpointID == nil || turn.Changes.Modified != 1 {
+		t.Errorf("%+v", turn)
+	}
+	c.say("followed")
+	c.say("next")
+	turns, err := c.d.Turns(t.Context(), root, "shop", "", 2)
+	check(t, err)
+	if turns[0].EndedAt != nil || turns[1].EndedAt == nil {
+		t.Errorf("a turn, and the one before it: %+v", turns)
+	}
+	if seen := server.Disarm(); !seen.Hit {
+		t.Error("nothing failed")
+	}
+}
+
+// TestRestartBesideBrokenFile: a daemon that starts beside a file that the disk cannot read any more says so, and takes other files back.
+func TestRestartBesideBrokenFile(t *testing.T) {
+	t.Parallel()
+	c, cp, server := besideBroken(t)
+	c.say("open")
+	c.w.close(t, c.d)
+	c.d = c.w.openWith(t, time.Hour)
+	waitFor(t, "the status names the file", func() bool {
+		return strings.Contains(problemsOf(t, c.d), "cannot read "+filepath.Join(c.w.ws(), "bad"))
+	})
+	inTime := func(what string, do func() error) {
+		t.Helper()
+		done := make(chan error, 1)
+		go func() { done <- do() }()
+		select {
+		case err := <-done:
+			check(t, err)
+		case <-time.After(testkit.Patience):
+			t.Fatalf("%s does not end", what)
+		}
+		if got := c.w.says(t, "in/good"); got != "one" {
+			t.Errorf("after %s, the file says %q", what, got)
+		}
+	}
+	inTime("a revert", func() error {
+		_, err := c.d.Revert(t.Context(), root, "shop", ipc.RevertRequest{CallID: "call"})
+		return err
+	})
+	c.shell("echo three >in/good")
+	inTime("a rollback", func() error {
+		_, err := c.d.Rollback(t.Context(), root, "shop", cp, ipc.RollbackRequest{Scope: []string{"in"}}, nil)
+		return err
+	})
 	if seen := server.Disarm(); !seen.Hit {
 		t.Error("nothing failed")
 	}

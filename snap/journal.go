@@ -32,7 +32,8 @@ type Journal interface {
 
 	// Flush is a barrier. When it returns, every change that was made before the call is in
 	// the journal and was passed to notify, and the mark is the position after the last of
-	// them. If ctx ends first, Flush returns an error and the position reached so far.
+	// them. If ctx ends first, Flush returns an error and the position reached so far. The error is an UnreadableError if only what cannot be
+	// read is missing.
 	Flush(ctx context.Context) (Mark, error)
 
 	// Writes returns the changes after the position from, up to and including the position to, oldest first. A path that changed
@@ -46,6 +47,13 @@ type Journal interface {
 	// nothing is trimmed.
 	TrimSize(ctx context.Context, oldest Mark, ids ...SnapshotID) (int64, error)
 }
+
+// UnreadableError is the error of a Flush that took in every change but those of what may not be read, or cannot be because the disk is damaged.
+type UnreadableError struct{ Err error }
+
+func (e UnreadableError) Error() string { return e.Err.Error() }
+
+func (e UnreadableError) Unwrap() error { return e.Err }
 
 // Batch is a group of changes that happened close together.
 type Batch struct {

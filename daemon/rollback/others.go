@@ -3,14 +3,11 @@ package rollback
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"mulligan/daemon/app"
 	"mulligan/daemon/store"
@@ -141,23 +138,12 @@ func overlap(a, b store.Turn) bool {
 	return a.StartedAt.Before(until(b)) && b.StartedAt.Before(until(a))
 }
 
-// flush returns the journal's position after all that was written so far. What may not be read, or cannot be because the disk is damaged, is missing there,
-// and does not count: if it is in scope, the capture refuses the operation.
-func flush(ctx context.Context, t *turns.Tracker) (snap.Mark, error) {
-	mark, err := t.Flush(ctx)
-	broken := errors.Is(err, unix.EIO) || errors.Is(err, unix.EUCLEAN) || errors.Is(err, unix.EBADMSG)
-	if mark != "" && (broken || errs.KindOf(err) == errs.Denied) {
-		err = nil
-	}
-	return mark, err
-}
-
 // neighbours returns the turns of other sessions with what they alone wrote since the target, within
 // the rollback's scope.
 func (o *others) neighbours(ctx context.Context, all []store.Turn, own string) ([]*neighbour, error) {
 	short, cancel := context.WithTimeout(ctx, turns.FlushLong)
 	defer cancel()
-	now, err := flush(short, o.tracker)
+	now, err := o.tracker.Flush(short)
 	if err != nil {
 		return nil, err
 	}
@@ -278,7 +264,7 @@ func (o *others) spareUnannounced(ctx context.Context) error {
 func (o *others) unannounced(ctx context.Context) ([]string, error) {
 	short, cancel := context.WithTimeout(ctx, turns.FlushLong)
 	defer cancel()
-	now, err := flush(short, o.tracker)
+	now, err := o.tracker.Flush(short)
 	if err != nil {
 		return nil, err
 	}

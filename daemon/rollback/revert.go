@@ -139,7 +139,7 @@ func (v *revert) choose(ctx context.Context) error {
 	}
 	short, cancel := context.WithTimeout(ctx, turns.FlushLong)
 	defer cancel()
-	now, err := flush(short, v.t)
+	now, err := v.t.Flush(short)
 	if err != nil {
 		return err
 	}

@@ -137,13 +137,13 @@ func (r *rollback) requireTurnCheckpoint(ctx context.Context) error {
 	if t == nil || !r.plan.UndoRedo || r.req.Turns == 0 {
 		return nil
 	}
-	for _, o := range t.WithoutCheckpoint() {
+	short, cancel := context.WithTimeout(ctx, turns.FlushLong)
+	defer cancel()
+	for _, o := range t.WithoutCheckpoint(short) {
 		if o.Rec.Inferred {
 			continue
 		}
-		short, cancel := context.WithTimeout(ctx, turns.FlushLong)
 		_, err := t.Flush(short)
-		cancel()
 		if err == nil {
 			err = errors.New(cmp.Or(t.LastFailure(), "it is not made yet"))
 		}

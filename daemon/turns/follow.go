@@ -2,6 +2,7 @@ package turns
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"mulligan/daemon/app"
@@ -152,12 +153,15 @@ func (t *Tracker) resume(ctx context.Context) error {
 	return nil
 }
 
-// awaitFiles waits until the journal is current. The first time, this takes as long as reading all
+// awaitFiles waits until the journal is current, but for what cannot be read. The first time, this takes as long as reading all
 // files. Turns that began meanwhile start at that position.
 func (t *Tracker) awaitFiles() {
-	const pause = 20 * time.Millisecond
-	for {
+	for pause := 20 * time.Millisecond; ; pause = min(2*pause, retryFirst) { // no longer: operations wait for the journal
 		mark, err := t.j.Flush(t.run)
+		if mark != "" && errors.As(err, &snap.UnreadableError{}) {
+			t.note("read the files", err)
+			err = nil
+		}
 		if err == nil {
 			t.mu.Lock()
 			for _, o := range t.open {

@@ -2,6 +2,7 @@ package turns
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"time"
@@ -42,20 +43,33 @@ func (t *Tracker) Driver() snap.Driver { return t.driver }
 
 // State returns, in one word, how the files are followed.
 func (t *Tracker) State() string {
+	if t.starting() {
+		return "starting"
+	}
+	return string(t.j.Following().State)
+}
+
+// starting reports whether the journal is not current yet.
+func (t *Tracker) starting() bool {
 	select {
 	case <-t.ready:
-		return string(t.j.Following().State)
+		return false
 	default:
-		return "starting"
+		return true
 	}
 }
 
 // Flush waits until all writes made so far are in the journal, and returns the journal's position.
-// Before the first reading of the files is complete, it waits for that too.
+// Before the first reading of the files is complete, it waits for that too. What may not be read, or cannot be because the disk is damaged, is
+// missing in the journal, and is no error: if it is in the scope of an operation, the capture refuses the operation.
 func (t *Tracker) Flush(ctx context.Context) (snap.Mark, error) {
 	select {
 	case <-t.ready:
-		return t.j.Flush(ctx)
+		mark, err := t.j.Flush(ctx)
+		if mark != "" && errors.As(err, &snap.UnreadableError{}) {
+			err = nil
+		}
+		return mark, err
 	case <-ctx.Done():
 		return "", errs.New(errs.Unavailable, "flush files", "the files are still being read for the first time")
 	case <-t.run.Done():
@@ -116,16 +130,20 @@ func (t *Tracker) Mute(ctx context.Context) (unmute func(context.Context)) {
 	if t == nil {
 		return func(context.Context) {}
 	}
-	own, err := t.beginOwn(ctx)
+	short, cancel := context.WithTimeout(ctx, FlushLong)
+	defer cancel()
+	own, err := t.beginOwn(short)
 	if err != nil {
 		t.note("note what mulligan itself writes", err)
 	}
-	owing := t.WithoutCheckpoint() // turns whose checkpoint failed, for example on a full disk
+	owing := t.WithoutCheckpoint(short) // turns whose checkpoint failed, for example on a full disk
 	t.mu.Lock()
 	t.muted++
 	t.mu.Unlock()
 	return func(ctx context.Context) {
-		mark, err := t.Flush(ctx) // if it fails, mark is the last position it reached
+		short, cancel := context.WithTimeout(ctx, FlushLong)
+		defer cancel()
+		mark, err := t.Flush(short) // if it fails, mark is the last position it reached
 		if own != 0 && mark != "" {
 			err = errs.Also(err, t.svc.store.EndOwnWrites(ctx, t.a.Rec().ID, own, mark))
 		}
@@ -152,14 +170,10 @@ func (t *Tracker) Mute(ctx context.Context) (unmute func(context.Context)) {
 // beginOwn records that mulligan begins to write, and returns the id of that record; 0 if the
 // journal has no position yet.
 func (t *Tracker) beginOwn(ctx context.Context) (int64, error) {
-	select {
-	case <-t.ready:
-	default:
+	if t.starting() {
 		return 0, nil // the journal records no writes yet
 	}
-	short, cancel := context.WithTimeout(ctx, FlushLong)
-	defer cancel()
-	mark, err := t.Flush(short)
+	mark, err := t.Flush(ctx)
 	if err != nil || mark == "" {
 		return 0, err
 	}
@@ -238,7 +252,7 @@ func (t *Tracker) take(ctx context.Context, b snap.Batch, infer bool) error {
 		}
 	}
 	err := t.rejoin(ctx)
-	for _, o := range t.WithoutCheckpoint() {
+	for _, o := range t.WithoutCheckpoint(ctx) {
 		if e := t.checkpoint(ctx, o); e != nil && ctx.Err() == nil {
 			t.note("make the checkpoint of turn "+string(o.Rec.ID), e)
 			err = errs.Also(err, e)
@@ -309,7 +323,7 @@ func (t *Tracker) CatchUp(ctx context.Context) {
 		return // the first reading of the files is not complete
 	}
 	_ = t.rejoin(ctx)
-	for _, o := range t.WithoutCheckpoint() {
+	for _, o := range t.WithoutCheckpoint(ctx) {
 		if err := t.checkpoint(ctx, o); err != nil {
 			t.note("make the checkpoint of turn "+string(o.Rec.ID), err)
 		}
@@ -337,7 +351,7 @@ func (t *Tracker) announcedWithout() (list []*openTurn) {
 }
 
 // WithoutCheckpoint returns the open turns that wrote something and have no checkpoint.
-func (t *Tracker) WithoutCheckpoint() []*openTurn {
+func (t *Tracker) WithoutCheckpoint(ctx context.Context) []*openTurn {
 	t.mu.Lock()
 	var list []*openTurn
 	since := map[*openTurn]snap.Mark{}
@@ -348,7 +362,7 @@ func (t *Tracker) WithoutCheckpoint() []*openTurn {
 		}
 	}
 	t.mu.Unlock()
-	return slices.DeleteFunc(list, func(o *openTurn) bool { return !t.changed(t.run, since[o]) })
+	return slices.DeleteFunc(list, func(o *openTurn) bool { return !t.changed(ctx, since[o]) })
 }
 
 // changed reports whether the files differ from their state at the mark: a write may leave a file

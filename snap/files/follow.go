@@ -17,8 +17,8 @@ func (d *Driver) Following() snap.Following {
 }
 
 // Flush waits until every change that was made before is in the journal.
-// The error is snap.ErrChanged if a file changes all the time for five seconds, of kind errs.Denied if something may not be
-// read, and of kind errs.Unavailable if Follow is not running or the workspace cannot be reached.
+// The error is snap.ErrChanged if a file changes all the time for five seconds, a snap.UnreadableError if something may not be
+// read or the disk cannot read it, and of kind errs.Unavailable if Follow is not running or the workspace cannot be reached.
 func (d *Driver) Flush(ctx context.Context) (snap.Mark, error) {
 	const op = "flush files"
 	err := d.follower.Flush(ctx, op)

@@ -29,7 +29,7 @@ const (
 
 // readDirty reads the paths of the dirty set, and those of fresh even if they look unchanged. Without hurry, a path that was read a
 // moment ago stays in the set. A path that cannot be read stays in it too, and is the error: rather one that
-// may be readable a moment later.
+// may be readable a moment later. The error is a snap.UnreadableError if there is none of those.
 func (j *Session) readDirty(ctx context.Context, hurry bool, fresh map[string]bool) error {
 	if j.live == nil {
 		if err := j.baseline(ctx); err != nil {
@@ -64,6 +64,9 @@ func (j *Session) readDirty(ctx context.Context, hurry bool, fresh map[string]bo
 		if err == nil || walk.Unreadable(err) {
 			err = why
 		}
+	}
+	if walk.Unreadable(err) {
+		err = snap.UnreadableError{Err: err}
 	}
 	j.todo.seen(work.first, work.last)
 	if j.todo.empty() {
