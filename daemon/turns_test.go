@@ -146,6 +146,47 @@ func TestTurnBeforeTheFilesAreRead(t *testing.T) {
 	}
 }
 
+// TestTurnEndsAfterKill: the daemon is killed while the end of a turn waits until the files are read for the first time. The turn ends by itself
+// when a daemon runs again.
+func TestTurnEndsAfterKill(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	read := make(chan struct{})
+	opt := w.options()
+	opt.Failpoint = func(step string) error {
+		if step == "read first" {
+			<-read
+		}
+		return nil
+	}
+	release := sync.OnceFunc(func() { close(read) })
+	d := w.openAs(t, opt)
+	defer func() { w.close(t, d) }()
+	defer release()
+	on := true
+	_, err := d.SetApp(t.Context(), root, "shop", ipc.AppChange{Run: &[]string{}, Auto: &on})
+	check(t, err)
+	_, err = d.BeginTurn(t.Context(), root, "shop", ipc.BeginTurn{TurnID: "early"})
+	check(t, err)
+	ended := make(chan error, 1)
+	go func() {
+		_, err := d.EndTurn(t.Context(), root, "shop", "early")
+		ended <- err
+	}()
+	waitFor(t, "the end of the turn waits for the files", func() bool { return waitsIn(t, "turns.(*Tracker).Flush(") })
+	sh(t, `cp -a "$1/state" "$1/killed"`, w.dir) // what a daemon leaves that is killed now
+	release()
+	check(t, <-ended)
+	w.close(t, d)
+	sh(t, `rm -r "$1/state" && mv "$1/killed" "$1/state"`, w.dir)
+	d = w.open(t)
+	waitFor(t, "the turn ends", func() bool {
+		turns, err := d.Turns(t.Context(), root, "shop", "", 0)
+		check(t, err)
+		return len(turns) == 1 && turns[0].EndedAt != nil
+	})
+}
+
 // TestTurns has agents work in turns: each that changes something leaves one
 // checkpoint, of the state before it, and each goes back exactly.
 func TestTurns(t *testing.T) {
@@ -474,11 +515,15 @@ func openChanging(t *testing.T) (*daemon.Daemon, world, func(ask func())) {
 
 // waitsForChange reports whether a goroutine that runs a function of this test waits for the app, or for the records, that a change of the app holds.
 func waitsForChange(t *testing.T) bool {
+	return waitsIn(t, "app.(*App).hold(") || waitsIn(t, "store.(*Store).tx(")
+}
+
+// waitsIn reports whether a goroutine that runs a function of this test is in the function called name.
+func waitsIn(t *testing.T, name string) bool {
 	var all bytes.Buffer
 	check(t, pprof.Lookup("goroutine").WriteTo(&all, 2))
 	for g := range strings.SplitSeq(all.String(), "\n\n") {
-		waits := strings.Contains(g, "app.(*App).hold(") || strings.Contains(g, "store.(*Store).tx(")
-		if waits && strings.Contains(g, "_test."+t.Name()+".") {
+		if strings.Contains(g, name) && strings.Contains(g, "_test."+t.Name()+".") {
 			return true
 		}
 	}

@@ -115,6 +115,9 @@ func (svc *Service) EndTurn(ctx context.Context, who ipc.Caller, ref string, id 
 		return shownTurn(rec), nil
 	}
 	ctx = context.WithoutCancel(ctx)
+	if t := TrackerOf(a); t == nil || t.starting() { // the wait for the files may outlast the daemon
+		_ = svc.store.NoteEnding(ctx, a.Rec().ID, id) // noteEnding tries again
+	}
 	rec, err = svc.endTurn(ctx, a, rec)
 	if err != nil {
 		err = errs.Also(err, svc.noteEnding(ctx, a, id))
