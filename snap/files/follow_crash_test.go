@@ -140,6 +140,29 @@ func TestJournalFullDisk(t *testing.T) {
 	}
 }
 
+// TestJournalBrokenDisk: if the disk that the journal is on is damaged, a Flush does not say that only what cannot be read is missing.
+func TestJournalBrokenDisk(t *testing.T) {
+	var broken atomic.Bool
+	s := newSite(t)
+	s.casOptions.Failpoint = func(step string) error {
+		if broken.Load() && step == "append-change" {
+			return unix.EIO
+		}
+		return nil
+	}
+	s.open(t)
+	f := &followed{site: s}
+	f.follow(t)
+	f.flush(t)
+	broken.Store(true)
+	write(t, f.dir+"/new", "new")
+	if _, err := f.Flush(t.Context()); !errors.Is(err, unix.EIO) || errors.As(err, &snap.UnreadableError{}) {
+		t.Errorf("Flush: %v", err)
+	}
+	broken.Store(false)
+	f.exact(t)
+}
+
 // TestAppender: a file that is appended to without end keeps nobody waiting.
 func TestAppender(t *testing.T) {
 	f := newFollowed(t)

@@ -85,7 +85,7 @@ func TestUnreadableWhileFollowed(t *testing.T) {
 			write(t, f.dir+"/in/good", "two")
 			write(t, f.dir+"/bad", "two")
 			now, err := f.Flush(t.Context())
-			if !walk.Unreadable(err) {
+			if !errors.As(err, &snap.UnreadableError{}) || !walk.Unreadable(err) {
 				t.Errorf("Flush: %v", err)
 			}
 			writes, err := f.Writes(t.Context(), start, now)
