@@ -141,9 +141,12 @@ func (t *Tracker) Mute(ctx context.Context) (unmute func(context.Context)) {
 	t.muted++
 	t.mu.Unlock()
 	return func(ctx context.Context) {
-		short, cancel := context.WithTimeout(ctx, FlushLong)
-		defer cancel()
-		mark, err := t.Flush(short) // if it fails, mark is the last position it reached
+		if t.starting() { // no longer than that: it may not end, and all that was written until its end belongs to no turn
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithTimeout(ctx, FlushLong)
+			defer cancel()
+		}
+		mark, err := t.Flush(ctx) // if it fails, mark is the last position it reached
 		if own != 0 && mark != "" {
 			err = errs.Also(err, t.svc.store.EndOwnWrites(ctx, t.a.Rec().ID, own, mark))
 		}
