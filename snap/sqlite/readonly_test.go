@@ -27,7 +27,6 @@ const nobody = 65534
 type userSite struct {
 	*subject
 	top, exe string
-	steps    io.Writer // "go on" for a driver that stands at a step
 }
 
 // newUserSite has a database in WAL mode, which belongs to root.
