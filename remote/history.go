@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"filippo.io/age"
@@ -253,12 +254,16 @@ func (h *History) Newest() (*Logged, error) {
 	return &h.Checkpoints[len(h.Checkpoints)-1], nil
 }
 
-// Find returns the checkpoint with this id.
+// Find returns the checkpoint with this id. If it is not there, and may be in what is damaged or missing, the error is of kind errs.Corrupt.
 func (h *History) Find(id string) (*Logged, error) {
 	for i := len(h.Checkpoints) - 1; i >= 0; i-- {
 		if h.Checkpoints[i].ID == id {
 			return &h.Checkpoints[i], nil
 		}
+	}
+	if len(h.Problems) > 0 {
+		return nil, errs.New(errs.Corrupt, "", "checkpoint %.64q is not in what can be read of the remote's log, and may be in the rest: %s",
+			id, strings.TrimSuffix(h.Problems[0], ".")).WithHint("name another checkpoint")
 	}
 	return nil, errs.New(errs.NotFound, "", "checkpoint %.64q is not on the remote", id)
 }

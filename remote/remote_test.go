@@ -7,10 +7,12 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"mulligan/errs"
+	"mulligan/remote/s3test"
 	"mulligan/testkit"
 )
 
@@ -248,5 +250,33 @@ func testForgedEntry(t *testing.T, s servers) {
 	}
 	if name := KeyName(h.cfg.Key); hist.Key == nil || KeyName(hist.Key) != name || name == KeyName(forger.cfg.Key) || len(name) != 16 {
 		t.Errorf("the key's name is %q", name)
+	}
+}
+
+// TestFindBesideDamage: of a checkpoint whose entry cannot be read, nobody is told that it is not on the remote. What can be read is found as before.
+func TestFindBesideDamage(t *testing.T) {
+	t.Parallel()
+	server := s3test.Start(t)
+	h := newHost(t, server.Endpoint)
+	h.write(3, 500)
+	h.push("cp-1")
+	h.push("cp-2")
+	hist, err := h.read()
+	must(t, err)
+	if _, err := hist.Find("cp-3"); errs.KindOf(err) != errs.NotFound {
+		t.Errorf("one that was never there, beside a whole log: %v", err)
+	}
+	files := server.Objects(t)
+	path := files[slices.IndexFunc(files, func(path string) bool { return strings.Contains(path, "/log/"+fmt.Sprintf("%016d", 1)) })]
+	bad := server.Read(t, path)
+	bad[len(bad)/2] ^= 1
+	server.Write(t, path, bad)
+	hist, err = h.read()
+	must(t, err)
+	if _, err := hist.Find("cp-1"); errs.KindOf(err) != errs.Corrupt || !strings.Contains(err.Error(), "Entry 1 of the log cannot be read: ") {
+		t.Errorf("the one whose entry is damaged: %v", err)
+	}
+	if _, err := hist.Find("cp-2"); err != nil {
+		t.Errorf("the other one: %v", err)
 	}
 }

@@ -167,8 +167,12 @@ func (s *Service) download(ctx context.Context, a *app.App, hist *remote.History
 		if newer == nil {
 			return nil, errs.Also(err, e)
 		}
-		if _, e := newer.Find(from.ID); e != nil {
+		switch _, e := newer.Find(from.ID); errs.KindOf(e) {
+		case "":
+		case errs.NotFound:
 			return nil, errs.New(errs.NotFound, "", "%s was removed from the remote while it was fetched", from.ID).WithHint("name another checkpoint")
+		default:
+			return nil, e
 		}
 		hist = newer
 	}
