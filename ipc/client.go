@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strings"
 
 	"mulligan/errs"
 )
@@ -146,11 +147,16 @@ func (c *Client) refusal(ctx context.Context, resp *http.Response) error {
 
 // refused returns the error of a response with this error body, which may be nil.
 func refused(resp *http.Response, body *ErrorBody) error {
-	if body != nil {
+	why := resp.Status
+	switch {
+	case body == nil: // the answer is not from a handler of mulligan: its mux has no such path or method
+	case body.Kind == errs.NotFound && body.Op == OpServe: // what is not there is no app or checkpoint, but the path or method
+	case body.Kind == errs.Invalid && body.Op == opRead && strings.HasPrefix(body.Message, unknownField):
+		why = body.Message
+	default:
 		return body.known()
 	}
-	// The answer is not from a handler of mulligan: its mux has no such path or method.
-	return errs.New(errs.Unsupported, opAsk, "the daemon does not know %s %s (%s)", resp.Request.Method, resp.Request.URL.Path, resp.Status).
+	return errs.New(errs.Unsupported, opAsk, "the daemon does not know %s %s (%s)", resp.Request.Method, resp.Request.URL.Path, why).
 		WithHint("compare `mulligan version` with the daemon's in `mulligan status`")
 }
 

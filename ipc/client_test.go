@@ -197,6 +197,48 @@ func TestAnswersThatAreNotTheAPIs(t *testing.T) {
 	}
 }
 
+// TestOlderDaemon: what a daemon of an earlier version says of a path or a field that it does not have becomes the advice to compare the versions.
+// What it says of an app or of a value stays as it is.
+func TestOlderDaemon(t *testing.T) {
+	d := newDaemon()
+	d.on("/", func(_ http.ResponseWriter, r *http.Request) error { // as every version of daemon/api has it
+		return errs.New(errs.NotFound, "serve", "no %s %.128q in the API", r.Method, r.URL.Path).WithHint("GET /openapi.json describes it")
+	})
+	d.on("POST /api/apps/shop/checkpoints/undo/rollback", func(_ http.ResponseWriter, r *http.Request) error {
+		return ReadJSON(r, &struct{}{}, 0)
+	})
+	d.on("POST /api/apps/shop/checkpoints", func(_ http.ResponseWriter, r *http.Request) error {
+		return ReadJSON(r, &struct{ Notes int }{}, 0)
+	})
+	d.on("GET /api/apps/gone", func(http.ResponseWriter, *http.Request) error {
+		return errs.New(errs.NotFound, "find app", "no app %q", "gone")
+	})
+	c := serve(t, d)
+	_, path := c.Forks(bg, "shop")
+	_, field := c.Rollback(bg, "shop", Undo, RollbackRequest{Turns: 2}, nil)
+	_, staged := c.Rollback(bg, "shop", Undo, RollbackRequest{Turns: 2}, func(Stage) {})
+	for want, err := range map[string]error{
+		"the daemon does not know GET /api/apps/shop/forks (":                                            path,
+		`the daemon does not know POST /api/apps/shop/checkpoints/undo/rollback (unknown field "turns")`: field,
+		`rollback (unknown field "turns")`:                                                               staged,
+	} {
+		if errs.KindOf(err) != errs.Unsupported || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v is %s; want %q", err, errs.KindOf(err), want)
+		}
+	}
+	for _, err := range []error{path, field, staged} {
+		if hint := errs.HintOf(err); !strings.Contains(hint, "`mulligan version`") {
+			t.Errorf("%v has the hint %q", err, hint)
+		}
+	}
+	if _, err := c.CreateCheckpoint(bg, "shop", CreateRequest{Notes: "n"}); errs.KindOf(err) != errs.Invalid {
+		t.Errorf("a value of another type: %v is %s", err, errs.KindOf(err))
+	}
+	if _, err := c.App(bg, "gone"); errs.KindOf(err) != errs.NotFound {
+		t.Errorf("an app that is not there: %v is %s", err, errs.KindOf(err))
+	}
+}
+
 func TestCancelledCall(t *testing.T) {
 	began, released := make(chan struct{}), make(chan struct{})
 	c := serve(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {

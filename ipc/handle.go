@@ -16,7 +16,15 @@ import (
 // MaxBody is the default limit of a request's body in bytes.
 const MaxBody = 1 << 20
 
-const opRead = "read the request"
+// OpServe is the operation of errors that concern a request before its handler is called. One of kind errs.NotFound says that the API has no such path
+// or method. Clients know it by that, also those that are newer than the daemon.
+const OpServe = "serve"
+
+const (
+	opRead = "read the request"
+	// unknownField is how the JSON decoder's error begins, without its "json: ", if the object has a field that this version of mulligan does not know.
+	unknownField = "unknown field "
+)
 
 // Handle returns a handler that calls f. It answers with the error that f returns, so f may return an error only before it has
 // written anything. Handle also logs bugs of mulligan, including panics; nothing else logs them.

@@ -181,7 +181,7 @@ func (svc *Service) answer(rt route, w http.ResponseWriter, r *http.Request) err
 }
 
 func notFound(_ http.ResponseWriter, r *http.Request, _ ipc.Caller) error {
-	return errs.New(errs.NotFound, "serve", "no %s %.128q in the API", r.Method, r.URL.Path).WithHint("GET /openapi.json describes it")
+	return errs.New(errs.NotFound, ipc.OpServe, "no %s %.128q in the API", r.Method, r.URL.Path).WithHint("GET /openapi.json describes it")
 }
 
 func (svc *Service) getSession(w http.ResponseWriter, r *http.Request, who ipc.Caller) error {
