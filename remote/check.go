@@ -22,7 +22,8 @@ type Checked struct {
 // Check looks for everything that this host stored at the place and relies on: that it is there, with its size; if full is set,
 // that it has its hash. It needs no identity. What is not as it was sent is forgotten, and the checkpoints that need it are in doubt: each is to be
 // pushed again, which sends what is lacking. What an earlier check found is not relied on any more, and so not looked for again;
-// a checkpoint that needs it is told each time, until that was sent again.
+// a checkpoint that needs it is told each time, until that was sent again. Entries of the log that an earlier version wrote in a form that
+// is not read any more are found as well, with full or if that version began the ledger.
 func (p *Place) Check(ctx context.Context, full bool) (res Checked, err error) {
 	const op = "check the remote"
 	p.mu.Lock()
@@ -47,13 +48,14 @@ func (p *Place) Check(ctx context.Context, full bool) (res Checked, err error) {
 			there[o.Name] = o.Size
 		}
 	}
+	_, earlier := l.find(nil) // what else could be wrong with the ledger was found when it was opened
 	want := l.stored(p.cfg.Name)
 	problems := make([]string, len(want))
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(readAtOnce)
 	for i, w := range want {
 		g.Go(func() (err error) {
-			problems[i], err = p.checkObject(gctx, w, there, full)
+			problems[i], err = p.checkObject(gctx, w, there, full || earlier != nil && w.entry > 0)
 			return err
 		})
 	}
@@ -76,6 +78,9 @@ func (p *Place) Check(ctx context.Context, full bool) (res Checked, err error) {
 	}
 	for _, c := range l.status().Doubtful {
 		res.Problems = append(res.Problems, fmt.Sprintf("Checkpoint %s may be damaged there: what was found damaged has not been sent again.", c.ID))
+	}
+	if earlier != nil {
+		res.Problems = append(res.Problems, errs.Words(earlier)+".")
 	}
 	return res, err
 }
@@ -122,6 +127,12 @@ func (p *Place) checkObject(ctx context.Context, w stored, there map[string]int6
 		return w.what + " is missing.", nil
 	case err == nil && !bytes.Equal(sum(data), w.sum):
 		return w.what + " is not as it was sent.", nil
+	case err != nil || w.entry == 0:
+		return "", err
 	}
-	return "", err
+	h, err := cutEntry(data)
+	if err != nil || h.proof != proof(p.cfg.Key, w.name, h.writer, h.sealed) {
+		return w.what + " cannot be read any more: an earlier version wrote it.", nil
+	}
+	return "", nil
 }

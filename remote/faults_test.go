@@ -498,3 +498,77 @@ func testSlowServer(t *testing.T, s servers) {
 	must(t, err)
 	h.whole("cp-1", "cp-2")
 }
+
+// TestEarlierLog: of a place that an early version began, whose entries have no proof and whose ledger has no refs or roots, a check tells that its checkpoints cannot
+// be read, and they are sent again; that the ledger is to be begun anew is told until it is. If it is begun anew before any check, they are sent again, too.
+func TestEarlierLog(t *testing.T) {
+	t.Parallel()
+	server := s3test.Start(t)
+	for _, takeOver := range []bool{false, true} {
+		h := newHost(t, server.Endpoint)
+		check := func(full bool, problems ...string) {
+			t.Helper()
+			res, err := h.place.Check(t.Context(), full)
+			must(t, err)
+			if len(res.Problems) != len(problems) {
+				t.Fatalf("%q is told, not %q", res.Problems, problems)
+			}
+			for i, want := range problems {
+				if !strings.Contains(res.Problems[i], want) {
+					t.Errorf("%q is told, not %q", res.Problems[i], want)
+				}
+			}
+		}
+		h.write(5, 500)
+		h.push("cp-1")
+		h.early(server)
+		hist, err := h.read()
+		must(t, err)
+		if err := h.fetch(hist, "cp-1"); err == nil {
+			t.Fatal("an entry without a proof is read")
+		}
+		if takeOver {
+			must(t, h.place.TakeOver(t.Context()))
+			check(true, "Checkpoint cp-1 may be damaged there")
+		} else {
+			check(false, "Entry 1 of the log cannot be read any more", "Checkpoint cp-1 may be damaged there", "--take-over")
+		}
+		if res, err := h.place.Push(t.Context(), h.store, h.recorded("cp-1")); err != nil || res.Already {
+			t.Fatalf("it is not sent again: %+v %v", res, err)
+		}
+		hist, err = h.read()
+		must(t, err)
+		must(t, h.fetch(hist, "cp-1"))
+		if !takeOver {
+			check(true, "--take-over")
+			must(t, h.place.TakeOver(t.Context()))
+		}
+		h.restart(nil)
+		check(true)
+	}
+}
+
+// early makes the place and the ledger as an early version would have left them.
+func (h *host) early(server *s3test.Server) {
+	h.t.Helper()
+	l, err := openLedger(h.cfg.Ledger, h.cfg.Name)
+	must(h.t, err)
+	for i := range l.Packs {
+		l.Packs[i].Refs = nil
+	}
+	for i := range l.Sent {
+		l.Sent[i].Roots = nil
+	}
+	for i := range l.Entries {
+		e := &l.Entries[i]
+		files := server.Objects(h.t)
+		path := files[slices.IndexFunc(files, func(path string) bool { return strings.HasSuffix(path, logName(h.cfg.Name, e.Seq)) })]
+		cut, err := cutEntry(server.Read(h.t, path))
+		must(h.t, err)
+		data := append([]byte(magic+cut.writer+"\n"), cut.sealed...)
+		server.Write(h.t, path, data)
+		e.Sum, e.Size, l.Prev = sum(data), int64(len(data)), sum(data)
+	}
+	must(h.t, l.rewrite(h.cfg.Ledger, h.cfg.Name))
+	must(h.t, l.close())
+}

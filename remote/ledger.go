@@ -274,6 +274,10 @@ func (l *ledger) apply(fr frame) error {
 		return l.wrote(fr.Wrote)
 	case fr.Reset != nil:
 		l.judge() // later, nobody knows what they need
+		for i := range l.Sent {
+			c := &l.Sent[i]
+			c.Doubt = c.Doubt || c.Roots == nil // an earlier version sent it, and its entry may be one that is not read any more
+		}
 		*l = ledger{f: l.f, known: map[snap.Hash]struct{}{}, state: state{Sent: l.Sent, Next: fr.Reset.Next, Prev: fr.Reset.Prev}}
 	case fr.Lost != nil:
 		l.lost = fr.Lost
