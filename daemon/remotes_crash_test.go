@@ -363,13 +363,14 @@ func TestFetch(t *testing.T) {
 	d := w.open(t)
 	b.add(t, d)
 	var ids []ipc.CheckpointID
+	made := map[ipc.CheckpointID]ipc.Checkpoint{}
 	for _, word := range []string{"one", "two", "three"} {
 		w.set(t, word)
-		cp, err := d.Create(t.Context(), root, "shop", ipc.CreateRequest{Pinned: true})
+		cp, err := d.Create(t.Context(), root, "shop", ipc.CreateRequest{Pinned: true, Notes: map[string]string{"one": "the first"}[word]})
 		if err != nil {
 			t.Fatal(err)
 		}
-		ids = append(ids, cp.ID)
+		ids, made[cp.ID] = append(ids, cp.ID), cp
 	}
 	caughtUp(t, d)
 	drop := func(id ipc.CheckpointID) {
@@ -426,6 +427,11 @@ func TestFetch(t *testing.T) {
 		cp, err := d.Fetch(t.Context(), root, "shop", ipc.FetchRequest{Checkpoint: id[:10], Identity: b.identity})
 		if err != nil || cp.ID != id || cp.Location != ipc.LocationBoth {
 			t.Fatalf("%+v %v", cp, err)
+		}
+		was := made[id] // its time is that of the fetch now
+		about := ", made " + was.CreatedAt.UTC().Format("2006-01-02 15:04 UTC")
+		if notes := *cp.Notes; !strings.Contains(notes, about) || was.Notes != nil && !strings.HasPrefix(notes, *was.Notes+" (of ") {
+			t.Errorf("the notes of what was made %s are %q", was.CreatedAt, notes)
 		}
 		goBack(t, d, id, ipc.RollbackRequest{})
 		if word, err := w.oneWord(); err != nil || word != want {

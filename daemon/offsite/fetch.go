@@ -246,8 +246,11 @@ func (s *Service) imported(ctx context.Context, a *app.App, from *remote.Logged,
 	was := about.Checkpoint
 	cp.AppID, cp.Ref, cp.Trigger, cp.Quiesced = a.Rec().ID, was.Ref, ipc.TriggerManual, was.Quiesced
 	cp.Running, cp.Healthy, cp.DeployID, cp.Notes = was.Running, was.Healthy, was.DeployID, was.Notes
+	made := fmt.Sprintf("of %s, made %s", from.Host, from.Made.Format("2006-01-02 15:04 UTC")) // here, its time is that at which it is recorded
 	if cp.Notes == nil {
-		cp.Notes = checkpoint.Optional(fmt.Sprintf("%s of %s, made %s", from.ID, from.Host, from.Made.Format("2006-01-02 15:04 UTC")))
+		cp.Notes = checkpoint.Optional(from.ID + " " + made)
+	} else {
+		cp.Notes = checkpoint.Optional(*cp.Notes + " (" + made + ")")
 	}
 	cp.Warnings = append(slices.Clone(was.Warnings), from.Left...)
 	parts, err := from.Snapshots()

@@ -379,7 +379,8 @@ func NewPush(h Host) *cobra.Command {
 const fetchLong = `Bring a checkpoint that is on a remote alone to this host, where it can be restored like any
 other. CP is an id, or the beginning of one: mulligan list shows those that are on a remote
 alone. FILE is the identity of one of the remote's recipients: this host cannot read what it
-sent. A checkpoint that is here already is left as it is.
+sent. A checkpoint that is here already is left as it is. One that is brought is the newest
+here, with the time at which it came; its notes say on which host and when it was made.
 
 In a pipe, the field is: the checkpoint's id.`
 
