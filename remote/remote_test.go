@@ -18,23 +18,24 @@ import (
 
 // What is pushed comes back on another host; a push costs what changed; and nothing in the bucket can be read.
 func testPushAndFetch(t *testing.T, s servers) {
+	const earlier, later = "cp-the-earlier", "cp-the-later" // too long to be in the bucket's megabytes of random bytes by chance
 	server := s.start(t)
 	h := newHost(t, server.Endpoint)
 	h.write(180, 100<<10) // more than one pack
-	if res := h.push("cp-1"); res.Packs < 2 || res.Objects != 197 {
+	if res := h.push(earlier); res.Packs < 2 || res.Objects != 197 {
 		t.Errorf("the first push: %+v", res)
 	}
 	h.write(10, 1000)
 	before := h.bucket.Usage()
-	res := h.push("cp-2")
+	res := h.push(later)
 	now := h.bucket.Usage()
 	if n := now.Requests - before.Requests; n != 2 || res.Packs != 1 || now.Sent-before.Sent > 64<<10 {
 		t.Errorf("the push of ten small files took %d requests: %+v", n, res)
 	}
-	if res := h.push("cp-2"); !res.Already || h.bucket.Usage() != now {
+	if res := h.push(later); !res.Already || h.bucket.Usage() != now {
 		t.Errorf("pushed again: %+v", res)
 	}
-	h.whole("cp-1", "cp-2")
+	h.whole(earlier, later)
 
 	var known [][]byte
 	for i := range 19 {
@@ -42,7 +43,7 @@ func testPushAndFetch(t *testing.T, s servers) {
 		blob := h.hash(p)
 		known = append(known, p[:32], blob[:], []byte(hex.EncodeToString(blob[:])))
 	}
-	for _, word := range []string{"cp-1", "cp-2", "file-0001", "folder", "the secret app", "meta of", "first-host", "checkpoint"} {
+	for _, word := range []string{earlier, later, "file-0001", "folder", "the secret app", "meta of", "first-host", "checkpoint"} {
 		known = append(known, []byte(word))
 	}
 	files := server.Objects(t)
