@@ -30,8 +30,10 @@ func opener(file unix.Stat_t) int {
 	for _, pid := range processes() {
 		list, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))
 		for _, fd := range list {
-			var st unix.Stat_t
-			if unix.Stat(fd, &st) == nil && st.Dev == file.Dev && st.Ino == file.Ino {
+			// Without AT_STATX_DONT_SYNC, a file of any process on a network's filesystem or in FUSE could block this as long as its server does not answer.
+			var st unix.Statx_t
+			err := unix.Statx(unix.AT_FDCWD, fd, unix.AT_STATX_DONT_SYNC, unix.STATX_INO, &st)
+			if err == nil && unix.Mkdev(st.Dev_major, st.Dev_minor) == file.Dev && st.Ino == file.Ino {
 				return pid
 			}
 		}
