@@ -103,16 +103,8 @@ func agentCheckpoints(t *testing.T, d *daemon.Daemon) []ipc.Checkpoint {
 func TestTurnBeforeTheFilesAreRead(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
-	read := make(chan struct{})
-	opt := w.options()
-	opt.Failpoint = func(step string) error {
-		if step == "read first" {
-			<-read
-		}
-		return nil
-	}
-	release := sync.OnceFunc(func() { close(read) })
-	d := w.openAs(t, opt)
+	at, _, release := hold(t, "read first")
+	d := w.failing(t, at)
 	defer w.close(t, d)
 	defer release()
 	on := true
@@ -151,16 +143,8 @@ func TestTurnBeforeTheFilesAreRead(t *testing.T) {
 func TestTurnEndsAfterKill(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
-	read := make(chan struct{})
-	opt := w.options()
-	opt.Failpoint = func(step string) error {
-		if step == "read first" {
-			<-read
-		}
-		return nil
-	}
-	release := sync.OnceFunc(func() { close(read) })
-	d := w.openAs(t, opt)
+	at, _, release := hold(t, "read first")
+	d := w.failing(t, at)
 	defer func() { w.close(t, d) }()
 	defer release()
 	on := true

@@ -180,12 +180,19 @@ func TestFileThatKeepsChanging(t *testing.T) {
 	a.create()
 }
 
-func TestUnreadableFile(t *testing.T) {
-	t.Parallel()
+// newUsersDaemon is newDaemon for a daemon that an ordinary user runs. It is not started yet.
+func newUsersDaemon(t *testing.T) *daemonProcess {
+	t.Helper()
 	testkit.Need(t, "root")
 	d := newDaemon(t)
 	d.cred = &syscall.Credential{Uid: 65534, Gid: 65534}
 	shell(t, d.dir, "chown 65534:65534 . && chmod 755 .")
+	return d
+}
+
+func TestUnreadableFile(t *testing.T) {
+	t.Parallel()
+	d := newUsersDaemon(t)
 	d.start()
 	a := newApp(t, d, 10)
 	path := filepath.Join(a.ws, "secret")
@@ -204,10 +211,8 @@ func TestUnreadableFile(t *testing.T) {
 // they would have to change it.
 func TestDatabaseOfAnother(t *testing.T) {
 	t.Parallel()
-	testkit.Need(t, "root")
-	d := newDaemon(t)
-	d.cred = &syscall.Credential{Uid: 65534, Gid: 65534}
-	shell(t, d.dir, "mkdir ws && echo one >ws/work && chown -R 65534:65534 . && chmod 755 . ws")
+	d := newUsersDaemon(t)
+	shell(t, d.dir, "mkdir ws && echo one >ws/work && chown -R 65534:65534 ws && chmod 755 ws")
 	shell(t, d.dir, "sqlite3 ws/theirs.db 'CREATE TABLE t(v); INSERT INTO t VALUES (1)'")
 	d.start()
 	ws := filepath.Join(d.dir, "ws")
@@ -235,10 +240,7 @@ func TestDatabaseOfAnother(t *testing.T) {
 // not from one of a scope, nor from the way forward again, nor from a revert.
 func TestUnreadableOutsideOfScope(t *testing.T) {
 	t.Parallel()
-	testkit.Need(t, "root")
-	d := newDaemon(t)
-	d.cred = &syscall.Credential{Uid: 65534, Gid: 65534}
-	shell(t, d.dir, "chown 65534:65534 . && chmod 755 .")
+	d := newUsersDaemon(t)
 	d.start()
 	a := newApp(t, d, 10)
 	d.must("app", "set", "auto=true", "--app", "shop")
