@@ -41,22 +41,26 @@ func hold(t *testing.T, step string) (at func(string) error, held <-chan struct{
 	}, reached, release
 }
 
+// sending returns a daemon, to be closed, that is in the middle of sending a checkpoint to a bucket, and goes on when release is called.
+func sending(t *testing.T) (b *bucket, w world, d *daemon.Daemon, cp ipc.Checkpoint, release func()) {
+	t.Helper()
+	b, w = newBucket(t), newWorld(t, nil)
+	at, held, release := hold(t, "push: pack")
+	d = w.failing(t, at)
+	b.add(t, d)
+	cp, err := d.Create(t.Context(), root, "shop", ipc.CreateRequest{})
+	check(t, err)
+	<-held
+	return b, w, d, cp, release
+}
+
 // TestRemoteRemovedWhileSending: a remote to which something is being sent is removed also if the client leaves before the end of that.
 func TestRemoteRemovedWhileSending(t *testing.T) {
-	b, w := newBucket(t), newWorld(t, nil)
-	at, held, release := hold(t, "push: pack")
-	opt := w.options()
-	opt.Failpoint = at
-	d := w.openAs(t, opt)
+	_, w, d, _, release := sending(t)
 	defer func() {
 		release()
 		w.close(t, d)
 	}()
-	b.add(t, d)
-	if _, err := d.Create(t.Context(), root, "shop", ipc.CreateRequest{}); err != nil {
-		t.Fatal(err)
-	}
-	<-held
 	ctx, leave := context.WithCancel(t.Context())
 	removed := make(chan error)
 	go func() { removed <- d.RemoveRemote(ctx, root, "shop", "backup") }()
@@ -100,19 +104,11 @@ func startsWaiting(t *testing.T, f func(context.Context) error) (leave func(), e
 
 // TestRemoteInUse: a check and a prune of a remote to which something is being sent, and a push that takes it over, wait no longer than their client does.
 func TestRemoteInUse(t *testing.T) {
-	b, w := newBucket(t), newWorld(t, nil)
-	at, held, release := hold(t, "push: pack")
-	d := w.failing(t, at)
+	_, w, d, cp, release := sending(t)
 	defer func() {
 		release()
 		w.close(t, d)
 	}()
-	b.add(t, d)
-	cp, err := d.Create(t.Context(), root, "shop", ipc.CreateRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	<-held
 	for what, f := range map[string]func(context.Context) error{
 		"check": func(ctx context.Context) error {
 			_, err := d.CheckRemote(ctx, root, "shop", "backup", false)
@@ -149,19 +145,11 @@ func TestRemoteInUse(t *testing.T) {
 // TestRemoteAddedWhileRemoved: a remote that is being removed is neither added again nor removed again nor changed, nobody waits for it in vain, and
 // what waited for it leaves alone what is added after it.
 func TestRemoteAddedWhileRemoved(t *testing.T) {
-	b, w := newBucket(t), newWorld(t, nil)
-	at, held, release := hold(t, "push: pack")
-	d := w.failing(t, at)
+	b, w, d, cp, release := sending(t)
 	defer func() {
 		release()
 		w.close(t, d)
 	}()
-	b.add(t, d)
-	cp, err := d.Create(t.Context(), root, "shop", ipc.CreateRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	<-held
 	_, checked := startsWaiting(t, func(ctx context.Context) error {
 		_, err := d.CheckRemote(ctx, root, "shop", "backup", false)
 		return err
