@@ -14,6 +14,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/client"
+
 	"mulligan/durable"
 	"mulligan/errs"
 )

@@ -25,8 +25,8 @@ type removed struct {
 	Packs       []string `json:"packs,omitempty"`
 }
 
-// remove applies what an entry says is no more. The entry may have been written long after it was planned, so what is missing below each node is told by
-// what is noted now.
+// remove applies what an entry says is no more. The entry may have been written long after it was planned, so remove computes from the present
+// packs which nodes lack something below them.
 func (l *ledger) remove(r *removed) error {
 	gone, dropped := setOf(r.Packs), setOf(r.Checkpoints)
 	l.Garbage = append(slices.Clip(l.Garbage), r.Packs...)

@@ -304,7 +304,7 @@ func (f *initCmd) printSettings(app ipc.App) {
 	f.out.Fields(pairs)
 }
 
-// worded are the fields for which printSettings has words.
+// worded lists the fields of [output.Printer.AppFields] that printSettings prints in words of its own.
 var worded = []string{"auto", "database", "health.url", "health.command", "unit", "run"}
 
 // line reads a line from the terminal. At the end of the input it is "no".

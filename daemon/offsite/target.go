@@ -105,7 +105,7 @@ func (t *target) removing() error {
 	return errs.New(errs.Busy, "", "the remote %s is being removed", t.name).WithHint("`mulligan remote list` shows whether it still is there")
 }
 
-// end marks the remote as removed, and waits until nothing is sent to it.
+// end marks the remote as removed, and waits until nothing is sent to it. It returns an error if the remote is being removed already.
 func (t *target) end() error {
 	t.mu.Lock()
 	gone := t.gone

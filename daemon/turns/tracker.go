@@ -141,7 +141,7 @@ func (t *Tracker) Mute(ctx context.Context) (unmute func(context.Context)) {
 	t.muted++
 	t.mu.Unlock()
 	return func(ctx context.Context) {
-		if t.starting() { // no longer than that: it may not end, and all that was written until its end belongs to no turn
+		if t.starting() { // the first reading of the files may never end, and while the tracker is muted, writes belong to no turn
 			var cancel context.CancelFunc
 			ctx, cancel = context.WithTimeout(ctx, FlushLong)
 			defer cancel()

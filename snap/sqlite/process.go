@@ -30,7 +30,8 @@ func opener(file unix.Stat_t) int {
 	for _, pid := range processes() {
 		list, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))
 		for _, fd := range list {
-			// Without AT_STATX_DONT_SYNC, a file of any process on a network's filesystem or in FUSE could block this as long as its server does not answer.
+			// AT_STATX_DONT_SYNC: statx takes what the kernel knows. Otherwise the call would block if any process on the host has a file open on a
+			// network filesystem or in FUSE whose server does not answer.
 			var st unix.Statx_t
 			err := unix.Statx(unix.AT_FDCWD, fd, unix.AT_STATX_DONT_SYNC, unix.STATX_INO, &st)
 			if err == nil && unix.Mkdev(st.Dev_major, st.Dev_minor) == file.Dev && st.Ino == file.Ino {

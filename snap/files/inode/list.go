@@ -38,7 +38,7 @@ func List(fd int) ([]string, error) {
 }
 
 // ListedKind returns the type that the folder fd lists name with, which is known even if the disk cannot read the file itself. Where the filesystem lists
-// no types, it is that of a regular file. What List says of others holds here too.
+// no types, ListedKind returns that of a regular file. As with List, nothing else may read from fd meanwhile.
 func ListedKind(fd int, name string) uint32 {
 	buf := listBuffers.Get().(*[]byte)
 	defer listBuffers.Put(buf)

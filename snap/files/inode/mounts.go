@@ -22,8 +22,8 @@ const longestLine = 1 << 20
 // unescaped replaces what stands for bytes of a path that would end a field or a line.
 var unescaped = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\043`, "#", `\134`, `\`)
 
-// Mounts reads a table of mounts (/proc/PID/mountinfo, see proc_pid_mountinfo(5)), in its order. Mounts whose line is longer than that of any path in a
-// workspace are left out, unless only their options are.
+// Mounts reads a table of mounts (/proc/PID/mountinfo, see proc_pid_mountinfo(5)), in its order. Mounts reads the first longestLine bytes of each line.
+// A mount is left out if its path, type or source is not within these.
 func Mounts(table io.Reader) (list []MountPoint, err error) {
 	lines := bufio.NewReaderSize(table, longestLine)
 	for rest := false; ; {
