@@ -84,9 +84,10 @@ PROGRAMS := ./cmd/mulligand ./packaging ./docs
 # The tests of all three packages build the programs, and at the same moment: without this, each would compile what the cache lacks.
 COMPILE_PROGRAMS := go build -trimpath $(TAGS) ./cmd/... ./docs/... ./packaging/... && CGO_ENABLED=0 go build -trimpath -o /dev/null $(CLIENT_TAGS) ./cmd/mulligan
 
-# Programs with the race detector wait a second at their end, unless told not to; and tests start many.
+# Programs with the race detector wait a second at their end, unless told not to; and tests start many. For each piece of memory of 64 KB and more that
+# is taken, the detector maps what it notes of it anew, unless told to overwrite that: with it, tests of files have half the page faults.
 # Memory is not short: collecting garbage less often leaves the processors to the tests.
-TEST_ENV := GORACE=atexit_sleep_ms=0 GOGC=400
+TEST_ENV := GORACE="atexit_sleep_ms=0 clear_shadow_mmap_threshold=1000000000" GOGC=400
 
 # What tests draw at random comes from one seed for each package, another one in each run; MULLIGAN_TEST_SEED=N make test draws as
 # what failed with seed N did. MULLIGAN_TEST_RUN counts the runs on this machine, so that tests which take a sample take the next one.

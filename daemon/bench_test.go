@@ -170,7 +170,7 @@ func (w world) mulligan(b *testing.B, db ipc.Database) time.Duration {
 	config := fmt.Sprintf(`{"dir":%q,"pg":%q}`, w.dir, w.pg)
 	dbs := []ipc.Database{{Name: "shop", Driver: "sqlite", DSN: "shop.db"}, db}
 	if _, err := d.AddApp(ctx, root, ipc.App{
-		Slug: "shop", Workspace: w.ws(), Retention: ipc.DefaultRetention(), Databases: dbs, Run: []string{os.Args[0], "serve-app", config},
+		Slug: "shop", Workspace: w.ws(), Retention: ipc.DefaultRetention(), Databases: dbs, Run: appCommand(b, config),
 	}); err != nil {
 		b.Fatal(err)
 	}

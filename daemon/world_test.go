@@ -14,6 +14,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -46,8 +47,36 @@ func TestMain(m *testing.M) {
 		serveApp(os.Args[2])
 		return
 	}
-	os.Setenv("GORACE", "atexit_sleep_ms=0") // victims are many, and shall not dawdle
-	os.Exit(m.Run())
+	if os.Getenv("GORACE") == "" {
+		os.Setenv("GORACE", "atexit_sleep_ms=0") // victims are many, and shall not dawdle
+	}
+	code := m.Run()
+	if programDir != "" {
+		must(os.RemoveAll(programDir))
+	}
+	os.Exit(code)
+}
+
+// appProgram is the path of the program that apps run.
+var appProgram = sync.OnceValues(func() (string, error) {
+	var err error
+	if programDir, err = os.MkdirTemp("", "mt"); err != nil {
+		return "", err
+	}
+	return testkit.Unwatched(programDir)
+})
+
+// programDir is the folder of appProgram, "" until that is asked for.
+var programDir string
+
+// appCommand is the command of an app that serves with a configuration.
+func appCommand(t testing.TB, config string) []string {
+	t.Helper()
+	program, err := appProgram()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return []string{program, "serve-app", config}
 }
 
 // tester is what helpers need of a test, rapid's among them.
@@ -175,7 +204,7 @@ func (w world) register(t *testing.T, dbs []ipc.Database) world {
 	keep := ipc.DefaultRetention()
 	keep.KeepLast, keep.DailyDays = 2, 0
 	if _, err := d.AddApp(t.Context(), root, ipc.App{
-		Slug: "shop", Workspace: w.ws(), Retention: keep, Databases: dbs, Run: []string{os.Args[0], "serve-app", string(config)},
+		Slug: "shop", Workspace: w.ws(), Retention: keep, Databases: dbs, Run: appCommand(t, string(config)),
 	}); err != nil {
 		t.Fatal(err)
 	}

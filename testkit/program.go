@@ -5,6 +5,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime/debug"
+	"slices"
 
 	"golang.org/x/sys/unix"
 )
@@ -13,6 +15,30 @@ import (
 // cgo is "0" or "1". What was built is kept in the cache folder of tests, where the go command finds whether it is still what
 // the sources say; so the tests of all packages, and the next run, link a program once.
 func Build(path, pkg, cgo string) error {
+	tags := "libvirt_dlopen"
+	if cgo == "0" {
+		tags = "nethttpomithttp2" // as in the Makefile, so that the client's packages are compiled once
+	}
+	return build(path, filepath.Base(pkg), "CGO_ENABLED="+cgo, "build", "-buildvcs=false", "-tags", tags, pkg)
+}
+
+// Unwatched returns the path of the running test program without the race detector: the program itself if it has none, else one that
+// is built in dir. It is for what the program does as another process and is not under test, such as being an app: with the race
+// detector, a start takes several times as long. The current folder must be that of the package.
+func Unwatched(dir string) (string, error) {
+	if info, ok := debug.ReadBuildInfo(); ok && !slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {
+		return os.Executable()
+	}
+	wd, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	name := filepath.Base(wd) + ".test"
+	path := filepath.Join(dir, name)
+	return path, build(path, name, "CGO_ENABLED=1", "test", "-c", "-vet=off", "-tags", "libvirt_dlopen", ".")
+}
+
+func build(path, name, cgo, command string, args ...string) error {
 	cache, err := CacheDir()
 	if err != nil {
 		return err
@@ -29,15 +55,11 @@ func Build(path, pkg, cgo string) error {
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
 		return fmt.Errorf("lock %s: %w", dir, err)
 	}
-	built := filepath.Join(dir, filepath.Base(pkg))
-	tags := "libvirt_dlopen"
-	if cgo == "0" {
-		tags = "nethttpomithttp2" // as in the Makefile, so that the client's packages are compiled once
-	}
-	cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-tags", tags, "-ldflags", "-s -w", "-o", built, pkg)
-	cmd.Env = append(os.Environ(), "CGO_ENABLED="+cgo)
+	built := filepath.Join(dir, name)
+	cmd := exec.Command("go", append([]string{command, "-trimpath", "-ldflags", "-s -w", "-o", built}, args...)...)
+	cmd.Env = append(os.Environ(), cgo)
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("go build %s: %w: %s", pkg, err, out)
+		return fmt.Errorf("go %s %s: %w: %s", command, args[len(args)-1], err, out)
 	}
 	b, err := os.ReadFile(built)
 	if err != nil {

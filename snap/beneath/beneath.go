@@ -58,9 +58,17 @@ func (r *Root) OpenFile(rel string, flags int, mode uint32) (*os.File, error) {
 	}
 	fd, err := openBelow(r.FD(), rel, flags|unix.O_NOFOLLOW, mode)
 	if err != nil {
-		return nil, &os.PathError{Op: "open", Path: path.Join(r.Name(), rel), Err: err}
+		return nil, &os.PathError{Op: "open", Path: r.path(rel), Err: err}
 	}
-	return os.NewFile(uintptr(fd), path.Join(r.Name(), rel)), nil
+	return os.NewFile(uintptr(fd), r.path(rel)), nil
+}
+
+// path returns the path of rel. It does not clean the path, as path.Join would, because that takes long where folders are very deep.
+func (r *Root) path(rel string) string {
+	if rel == "." {
+		return r.Name()
+	}
+	return strings.TrimSuffix(r.Name(), "/") + "/" + rel
 }
 
 // OpenRegular opens the regular file rel to be read. Anything else is an error; its kind is errs.Invalid.
