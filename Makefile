@@ -66,11 +66,11 @@ deps:
 # servers, disks and guests: one package more at a time than there are processors, besides those of the programs, and in each as many tests
 # as there are processors.
 # The race detector watches Go's memory. SQLite and the C library that it uses, translated from C, keep theirs outside of it: watching
-# that finds nothing and takes up to three times as long. BLAKE3, compression and deltas compute on what they are given alone; watching them
+# that finds nothing and takes up to three times as long. BLAKE3, compression, keys and deltas compute on what they are given alone; watching them
 # costs as much. Not more packages than those: one with generic code that others use too, a sync.Map for instance, can be where
 # the linker takes that code from, without the detector, for the whole program; and then races are reported that are none.
 # make lint vets.
-UNWATCHED := modernc.org/sqlite/lib modernc.org/libc/... modernc.org/memory github.com/zeebo/blake3/... github.com/klauspost/compress/... mulligan/snap/cas/delta
+UNWATCHED := modernc.org/sqlite/lib modernc.org/libc/... modernc.org/memory github.com/zeebo/blake3/... github.com/klauspost/compress/... crypto/ecdh crypto/internal/fips140/edwards25519/field mulligan/snap/cas/delta
 RACE := -race $(UNWATCHED:%=-gcflags=%=-race=false)
 # Without paths in what is compiled, a new clone finds in Go's cache what another one left there; without what debuggers read, linking takes less.
 TEST_BUILD := -trimpath -ldflags "-s -w" -count=1 -vet=off $(TAGS)

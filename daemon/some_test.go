@@ -30,7 +30,7 @@ func TestGuests(t *testing.T) {
 // TestProjects has apps whose servers are in the containers of compose projects. TestContainers is in every run.
 func TestProjects(t *testing.T) {
 	t.Parallel()
-	testkit.Some(t, 2,
+	testkit.Some(t, 1,
 		testContainersRemade,
 		testForkedProject,
 		testContainersCluster,

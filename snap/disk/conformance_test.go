@@ -25,7 +25,7 @@ import (
 
 func TestConformance(t *testing.T) {
 	theHost(t)
-	snaptest.Run(t, func(t *testing.T) snaptest.Subject {
+	snaptest.RunSlow(t, func(t *testing.T) snaptest.Subject {
 		dir := inMemory(t)
 		v := newVM(t, disktest.GuestOptions{SizeMiB: 4, KeepBare: true, NVRAM: true, Dir: dir})
 		s := &subject{vm: v, state: filepath.Join(dir, "state")}

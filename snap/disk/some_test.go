@@ -9,7 +9,7 @@ import (
 // TestGuests has what else can happen to a guest and its disks.
 func TestGuests(t *testing.T) {
 	t.Parallel()
-	testkit.Some(t, 2,
+	testkit.Some(t, 1,
 		testKilledInMerge,
 		testForkGuest,
 		testDiskFillsUnderARunningGuest,

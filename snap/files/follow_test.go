@@ -144,7 +144,7 @@ func TestConformanceFollowing(t *testing.T) { conformanceFollowing(t, false) }
 func TestConformanceNoting(t *testing.T) { conformanceFollowing(t, true) }
 
 func conformanceFollowing(t *testing.T, noting bool) {
-	snaptest.Run(t, func(t *testing.T) snaptest.Subject {
+	snaptest.RunSlow(t, func(t *testing.T) snaptest.Subject {
 		f := &followed{site: newSite(t), noting: noting}
 		f.follow(t)
 		f.casOptions.SegmentBytes = smallSegments

@@ -54,7 +54,7 @@ func parentOfPinned(t *testing.T) *site {
 
 // TestConformanceOfMounted puts the driver of a workspace that is mounted over a pinned copy through the suite of all drivers.
 func TestConformanceOfMounted(t *testing.T) {
-	snaptest.Run(t, func(t *testing.T) snaptest.Subject {
+	snaptest.RunSlow(t, func(t *testing.T) snaptest.Subject {
 		dir, below := pinned(t, parentOfPinned(t))
 		s := &subject{newSite(t, func(c *Config) { c.Dir, c.Below = dir, below }), t}
 		s.dir = dir

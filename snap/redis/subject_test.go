@@ -26,9 +26,11 @@ func TestConformance(t *testing.T) {
 		"AppendOnly": {"--appendonly", "yes", "--save", "3600 1"},
 		"Plain":      {"--save", ""},
 	}
-	snaptest.RunVariants(t, []string{"AppendOnly", "Plain"}, func(t *testing.T, variant string) snaptest.Subject {
-		return newSubject(t, args[variant]...)
-	})
+	for _, variant := range snaptest.Variants(t, "ways to persist", "AppendOnly", "Plain") {
+		t.Run(variant, func(t *testing.T) {
+			snaptest.RunSlow(t, func(t *testing.T) snaptest.Subject { return newSubject(t, args[variant]...) })
+		})
+	}
 }
 
 // Slow has the suite take fewer of its steps.

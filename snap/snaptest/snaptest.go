@@ -105,8 +105,8 @@ type Layered interface {
 // Run runs all cases of the suite.
 func Run(t *testing.T, newSubject func(t *testing.T) Subject) { run(t, cases, newSubject) }
 
-// RunSlow is Run for the driver of a server, whose steps take long: the round trip, the random sequence of all operations, and a
-// fifth of the other cases. The next run takes another fifth, and a long run takes all cases.
+// RunSlow is Run for a driver whose steps take long, and for a further way to use a driver: the round trip, the random sequence of all
+// operations, and an eighth of the other cases. The next run takes another eighth, and a long run takes all cases.
 func RunSlow(t *testing.T, newSubject func(t *testing.T) Subject) { run(t, slowCases(t), newSubject) }
 
 func run(t *testing.T, cases []testCase, newSubject func(t *testing.T) Subject) {
@@ -149,12 +149,22 @@ func RunVariants(t *testing.T, variants []string, newSubject func(t *testing.T, 
 	}
 }
 
+// Variants returns those variants of a driver that this run takes: one, and the next run the next one; a long run takes all.
+func Variants(t *testing.T, what string, all ...string) []string {
+	t.Helper()
+	if testkit.Long() {
+		return all
+	}
+	i := testkit.Sample(t, what, len(all), 1)[0]
+	return all[i : i+1]
+}
+
 // slowCases returns the cases that this run takes of a driver whose steps take long.
 func slowCases(t *testing.T) []testCase {
 	t.Helper()
 	always := func(c testCase) bool { return c.name == "RoundTrip" || c.name == "Machine" }
 	others := len(cases) - 2
-	turns := testkit.Sample(t, "other cases", others, (others+4)/5)
+	turns := testkit.Sample(t, "other cases", others, (others+7)/8)
 	var taken []testCase
 	n := 0
 	for _, c := range cases {

@@ -228,7 +228,7 @@ func ruined(t *testing.T, how ruin) *subject {
 
 func testRuinedClustersAreRestored(t *testing.T) {
 	t.Parallel()
-	for _, i := range testkit.Sample(t, "ruins", len(ruins), 2) {
+	for _, i := range testkit.Sample(t, "ruins", len(ruins), 1) {
 		how := ruins[i]
 		t.Run(how.name, func(t *testing.T) {
 			t.Parallel()

@@ -34,15 +34,10 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// modes are the ways that the log is kept in, or one of them, and the other in the next run.
+// modes are those of the ways to keep the log that this run takes.
 func modes(t *testing.T) []string {
 	t.Helper()
-	both := []string{"archive", "slot"}
-	if snaptest.Long() {
-		return both
-	}
-	i := testkit.Sample(t, "ways to keep the log", len(both), 1)[0]
-	return both[i : i+1]
+	return snaptest.Variants(t, "ways to keep the log", "archive", "slot")
 }
 
 // Slow tells the suite that a step takes seconds.
