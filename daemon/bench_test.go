@@ -58,7 +58,7 @@ func setting(name string, otherwise int) int {
 
 func benchDir(b *testing.B) string {
 	b.Helper()
-	dir, err := os.MkdirTemp("/tmp", "mb")
+	dir, err := os.MkdirTemp("", "mb")
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -33,7 +33,7 @@ func serve(t *testing.T, h http.Handler) *Client {
 // shortDir is a temporary folder whose path leaves room for a socket's.
 func shortDir(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("/tmp", "ipc")
+	dir, err := os.MkdirTemp("", "ipc")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -287,7 +287,7 @@ func (s *script) run(w http.ResponseWriter, r *http.Request, cp ipc.Checkpoint, 
 // shortDir is a temporary folder whose path leaves room for a socket's.
 func shortDir(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("/tmp", "mcp")
+	dir, err := os.MkdirTemp("", "mcp")
 	if err != nil {
 		t.Fatal(err)
 	}

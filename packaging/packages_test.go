@@ -89,7 +89,7 @@ func (m manager) live(t *testing.T, old, newer string) {
 		}
 		return strings.TrimSpace(string(out))
 	}
-	dir, err := os.MkdirTemp("/tmp", "mg")
+	dir, err := os.MkdirTemp("", "mg")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -46,7 +46,7 @@ func TempDir(t testing.TB) string {
 // OpenDir returns a temporary folder of the test that every user may enter and write to.
 func OpenDir(t testing.TB) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("/tmp", "mulligan-open")
+	dir, err := os.MkdirTemp("", "mulligan-open")
 	must(t, err)
 	t.Cleanup(func() { must(t, os.RemoveAll(dir)) })
 	must(t, os.Chmod(dir, 0o777))

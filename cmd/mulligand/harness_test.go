@@ -128,7 +128,7 @@ func (s *syncBuffer) String() string {
 // newDaemon prepares a daemon that is not started yet.
 func newDaemon(t testing.TB) *daemonProcess {
 	t.Helper()
-	return newDaemonIn(t, "/tmp")
+	return newDaemonIn(t, os.TempDir())
 }
 
 // newDaemonIn is newDaemon whose folder is in another one, whose path is short enough for sockets below it.

@@ -218,7 +218,7 @@ func BenchmarkHook(b *testing.B) {
 
 // Whatever goes wrong, the agent reads what it expects and a 0, and the log has a line.
 func TestHookTrouble(t *testing.T) {
-	dir, err := os.MkdirTemp("/tmp", "mg")
+	dir, err := os.MkdirTemp("", "mg")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -301,7 +301,7 @@ func TestHookBadDaemons(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			dir, err := os.MkdirTemp("/tmp", "mg")
+			dir, err := os.MkdirTemp("", "mg")
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -363,7 +363,7 @@ func redisVictim(t *testing.T) *victim {
 // mariaVictim is an app with a database on a MariaDB server.
 func mariaVictim(t *testing.T) *victim {
 	testkit.Need(t, "mariadb")
-	dir, err := os.MkdirTemp("/tmp", "mg-maria") // a socket's path must be short
+	dir, err := os.MkdirTemp("", "mg-maria") // a socket's path must be short
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -34,7 +34,7 @@ func New(prefix string) (b *Box, err error) {
 	if reason != "" {
 		return nil, fmt.Errorf("%s", reason)
 	}
-	dir, err := os.MkdirTemp("/tmp", prefix) // short: a socket's path has at most 107 bytes
+	dir, err := os.MkdirTemp("", prefix) // short: a socket's path has at most 107 bytes
 	if err != nil {
 		return nil, err
 	}

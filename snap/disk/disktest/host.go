@@ -118,7 +118,7 @@ func Start(opt Options) (*Host, error) {
 	if err != nil {
 		return nil, err
 	}
-	dir, err := os.MkdirTemp("/tmp", "mdt-") // short: sockets live below it
+	dir, err := os.MkdirTemp("", "mdt-") // short: sockets live below it
 	if err != nil {
 		return nil, err
 	}

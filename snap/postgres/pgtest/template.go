@@ -50,7 +50,7 @@ func template(t testing.TB, c *Cluster, o Options) string {
 // initialize makes a cluster in a temporary folder, which the server's user reaches, and returns its data folder.
 func initialize(t testing.TB, c *Cluster, args, sql []string) string {
 	t.Helper()
-	data := filepath.Join(mkdir(t, "/tmp", "pgtemplate-", c.cred), "data")
+	data := filepath.Join(mkdir(t, os.TempDir(), "pgtemplate-", c.cred), "data")
 	c.command(t, "initdb", append(args, "-D", data)...)
 	if len(sql) > 0 {
 		single := c.Command("postgres", "--single", "-D", data, "-F", "postgres")
