@@ -220,7 +220,7 @@ func quickDir(t tester) string {
 	if err := unix.Statfs("/dev/shm", &fs); err == nil && fs.Type == unix.TMPFS_MAGIC && fs.Bavail*uint64(fs.Bsize) > 1<<30 {
 		return "/dev/shm"
 	}
-	return "/tmp"
+	return os.TempDir()
 }
 
 // steady is how long daemons of tests watch an app without a health check after a rollback: less than the usual second, because

@@ -16,7 +16,12 @@ import (
 
 // Dial connects to the init whose control socket is at path. The error is of kind errs.Unavailable if no init listens there.
 func Dial(path string) (*net.UnixConn, error) {
-	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
+	var conn *net.UnixConn
+	addr, release, err := address(path)
+	if err == nil {
+		defer release()
+		conn, err = net.DialUnix("unix", nil, addr)
+	}
 	if errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, os.ErrNotExist) {
 		return nil, errs.Wrap(errs.Unavailable, "enter the fork", err)
 	}

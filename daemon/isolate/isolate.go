@@ -27,7 +27,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -276,28 +275,6 @@ func started(status *os.File) error {
 		return &e
 	}
 	return nil
-}
-
-// listen makes the control socket anew. The socket belongs to the owner, and nobody else may connect.
-func listen(path string, owner privsep.User) (*os.File, error) {
-	if err := os.Remove(path); err != nil && !os.IsNotExist(err) {
-		return nil, err
-	}
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
-	if err != nil {
-		return nil, err
-	}
-	l.SetUnlinkOnClose(false)
-	defer l.Close() // the file is a duplicate
-	if err := os.Chmod(path, 0o600); err != nil {
-		return nil, err
-	}
-	if !owner.IsSelf() {
-		if err := os.Lchown(path, owner.UID, owner.GID); err != nil {
-			return nil, err
-		}
-	}
-	return l.File()
 }
 
 // Probe returns nil if this kernel lets the daemon run forks for the owner, and otherwise the reason. It needs a folder for a moment,

@@ -36,7 +36,12 @@ func Sweep(prefix string) {
 	if reason != "" {
 		return
 	}
-	dirs, _ := filepath.Glob("/tmp/" + prefix + "*")
+	var dirs []string
+	// The Makefile gives each run a temporary folder of its own, whose name has an m and three more letters.
+	for _, in := range []string{os.TempDir(), os.TempDir() + "/m???", filepath.Dir(os.TempDir()) + "/m???"} {
+		found, _ := filepath.Glob(filepath.Join(in, prefix+"*")) // the pattern is good
+		dirs = append(dirs, found...)
+	}
 	for _, dir := range dirs {
 		lock, err := os.Open(dir + "/lock")
 		if err != nil {
