@@ -10,8 +10,8 @@ import (
 	"mulligan/privsep"
 )
 
-// TestLongPathOfSocket has a control socket whose path is longer than an address may be.
-func TestLongPathOfSocket(t *testing.T) {
+// TestSocketBeyondLimit has a control socket whose path is longer than an address may be.
+func TestSocketBeyondLimit(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), strings.Repeat("a", 120))
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
