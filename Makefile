@@ -77,7 +77,7 @@ TEST_BUILD := -trimpath -ldflags "-s -w" -count=1 -vet=off $(TAGS)
 TEST_FLAGS := $(TEST_BUILD) -p $(shell expr $$(nproc) + 1) -parallel $(shell nproc) -timeout 60m -skip '^Test(Long|Soak)'
 
 # What takes longest begins first: else the last package runs alone.
-LONGEST := ./daemon ./snap/disk ./snap/postgres/physical ./snap/postgres/logical ./snap/files ./snap/mysql ./snap/redis ./snap/sqlite ./engine ./systemd ./snap/disk/rbd ./snap/cas ./mcpserver ./remote ./snap/files/watch ./snap/files/reflink
+LONGEST := ./daemon ./snap/postgres/physical ./snap/postgres/logical ./remote ./snap/files ./snap/mysql ./engine ./snap/disk ./snap/disk/rbd ./snap/redis ./mcpserver ./snap/sqlite ./systemd ./snap/cas ./snap/files/watch ./snap/files/reflink
 # The tests of these packages drive the programs as users build them: without the race detector, which would watch the tests alone.
 PROGRAMS := ./cmd/mulligand ./packaging ./docs
 

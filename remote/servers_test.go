@@ -122,7 +122,7 @@ func TestServers(t *testing.T) {
 	part, parts := testkit.Part(t, 4)
 	if parts == 1 || part == 3 {
 		t.Run("ceph", func(t *testing.T) {
-			for _, i := range testkit.Sample(t, "tests", len(onServers), 8) {
+			for _, i := range testkit.Sample(t, "tests", len(onServers), 4) {
 				t.Run(name(onServers[i]), func(t *testing.T) { onServers[i](t, onCeph) })
 			}
 		})
