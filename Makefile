@@ -63,7 +63,7 @@ deps:
 	rm -f $$log
 
 # Some tests build the programs they run: Go's cache of results knows nothing of those. Most wait for
-# servers, disks and guests: one package more at a time than there are processors, besides those of the programs, and in each as many tests
+# servers, disks and guests: two packages more at a time than there are processors, besides those of the programs, and in each as many tests
 # as there are processors.
 # The race detector watches Go's memory. SQLite and the C library that it uses, translated from C, keep theirs outside of it: watching
 # that finds nothing and takes up to three times as long. BLAKE3, compression, keys and deltas compute on what they are given alone; watching them
@@ -74,7 +74,7 @@ UNWATCHED := modernc.org/sqlite/lib modernc.org/libc/... modernc.org/memory gith
 RACE := -race $(UNWATCHED:%=-gcflags=%=-race=false)
 # Without paths in what is compiled, a new clone finds in Go's cache what another one left there; without what debuggers read, linking takes less.
 TEST_BUILD := -trimpath -ldflags "-s -w" -count=1 -vet=off $(TAGS)
-TEST_FLAGS := $(TEST_BUILD) -p $(shell expr $$(nproc) + 1) -parallel $(shell nproc) -timeout 60m -skip '^Test(Long|Soak)'
+TEST_FLAGS := $(TEST_BUILD) -p $(shell expr $$(nproc) + 2) -parallel $(shell nproc) -timeout 60m -skip '^Test(Long|Soak)'
 
 # What takes longest begins first: else the last package runs alone.
 LONGEST := ./daemon ./snap/postgres/physical ./snap/postgres/logical ./remote ./snap/files ./snap/mysql ./engine ./snap/disk ./snap/disk/rbd ./snap/redis ./mcpserver ./snap/sqlite ./systemd ./snap/cas ./snap/files/watch ./snap/files/reflink
