@@ -297,3 +297,25 @@ func TestRescueOnFullDisk(t *testing.T) {
 		})
 	}
 }
+
+// TestUndoThatDiscards deletes for good what a turn made, and undoes the turn: what mulligan itself deletes was not written by others.
+func TestUndoThatDiscards(t *testing.T) {
+	t.Parallel()
+	d := newDaemon(t)
+	d.start()
+	v := newVictim(t, d)
+	v.plantShop("sqlite:shop.db", "")
+	v.useSQLite()
+	v.add("--db", "sqlite:shop.db", "--run", "./serve.sh")
+	v.turn("well", func() { v.put("one") })
+	before := v.note()
+	v.turn("badly", func() {
+		v.badCode()
+		v.shell(`for i in 1 2 3; do echo $i >src/core$i; done`)
+	})
+	if said, code := v.try("undo", "--discard", "src"); code != 0 {
+		t.Fatalf("%d: %s", code, said)
+	}
+	v.is("undone", before)
+	v.sound()
+}

@@ -107,51 +107,52 @@ func atParent(root *beneath.Root, rel string, f func(dir int, base string) error
 }
 
 // discard deletes for good, before anything else is done, the files made since the checkpoint that the
-// request names: on a full disk there is no room for a copy of them in the safety checkpoint.
-func (d *Service) discard(ctx context.Context, who ipc.Caller, a *app.App, id ipc.CheckpointID, req ipc.RollbackRequest) error {
+// request names: on a full disk there is no room for a copy of them in the safety checkpoint. It returns their paths.
+func (d *Service) discard(ctx context.Context, who ipc.Caller, a *app.App, id ipc.CheckpointID, req ipc.RollbackRequest) (gone map[string]bool, err error) {
 	if len(req.Discard) == 0 || req.DryRun {
-		return nil
+		return nil, nil
 	}
 	release, err := d.apps.Acquire(ctx, a, "discard", who)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer release()
 	at := req
 	aimed, err := d.resolveTarget(ctx, a, id, &at)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	at.DryRun = true // nothing else is done here
 	r, err := d.newRollback(ctx, a, aimed, at, aimed != id)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	root, err := app.OpenWorkspace(a.Rec())
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer root.Close()
 	doomed := map[string][]madeFile{}
 	for _, p := range req.Discard { // all of them, before the first is deleted
 		if !filepath.IsLocal(p) {
-			return errs.New(errs.Invalid, "", "%q is not a path in the workspace", p).WithHint("name a path below it")
+			return nil, errs.New(errs.Invalid, "", "%q is not a path in the workspace", p).WithHint("name a path below it")
 		}
 		list, err := r.hints.madeSince(ctx, p)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		if len(list) == 0 {
-			return errs.New(errs.NotFound, "", "%q is no file, and has none below it, that was made after %s", p, aimed).
+			return nil, errs.New(errs.NotFound, "", "%q is no file, and has none below it, that was made after %s", p, aimed).
 				WithHint("leave out --discard, or name what is to be deleted for good")
 		}
 		doomed[p] = list
 	}
 	if !r.hints.onStateDisk() { // where the state's own disk is full, they would be deleted in vain
 		if err := d.store.HasFree(ctx, records.Reserve); err != nil {
-			return err
+			return nil, err
 		}
 	}
+	gone = map[string]bool{}
 	for _, p := range req.Discard {
 		var err error
 		for _, f := range doomed[p] {
@@ -162,13 +163,14 @@ func (d *Service) discard(ctx context.Context, who ipc.Caller, a *app.App, id ip
 			if err != nil {
 				break
 			}
+			gone[f.path] = true
 		}
 		d.events.WriteAudit(ctx, a.Rec(), who, "discard", string(aimed), fmt.Sprintf("%.512q was deleted for good, to make room", p), err, nil)
 		if err != nil {
-			return err
+			return nil, err
 		}
 	}
-	return nil
+	return gone, nil
 }
 
 // mostDiscarded bounds how many files are named to be deleted.

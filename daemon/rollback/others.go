@@ -31,6 +31,8 @@ type others struct {
 	undoes   int      // how many turns an undo goes back over; 0 for a rollback or a redo
 	hasFiles bool     // the files take part
 	warnings *warnings
+	// discarded has the paths of the files that mulligan deleted for good, for this rollback.
+	discarded map[string]bool
 }
 
 // spareSessions refuses a rollback that would undo what another session's turn wrote at the same time
@@ -289,7 +291,7 @@ func (o *others) unannounced(ctx context.Context) ([]string, error) {
 	late, err := o.lateWrites(ctx, now)
 	var paths []string
 	for _, w := range late {
-		if l.Nobodys(w) && inScope(o.paths, w.Path) && !slices.Contains(paths, w.Path) {
+		if l.Nobodys(w) && inScope(o.paths, w.Path) && !o.discarded[w.Path] && !slices.Contains(paths, w.Path) {
 			paths = append(paths, w.Path)
 		}
 	}

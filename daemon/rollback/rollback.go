@@ -32,6 +32,8 @@ type rollback struct {
 	hints  *hints
 	unit   *unit
 	goal   goal
+	// discarded has the paths of the files that were deleted for good, for this rollback.
+	discarded map[string]bool
 
 	warnings  *warnings
 	recovered bool
@@ -55,7 +57,8 @@ func (d *Service) Rollback(ctx context.Context, who ipc.Caller, ref string, id i
 	}
 	ctx = context.WithoutCancel(ctx) // a client that leaves does not stop a rollback
 	d.store.GiveBallast()
-	if err := d.discard(ctx, who, a, id, req); err != nil {
+	gone, err := d.discard(ctx, who, a, id, req)
+	if err != nil {
 		return ipc.RollbackResult{}, errs.Wrap(errs.Failed, op, err)
 	}
 	turns.TrackerOf(a).CatchUp(ctx)
@@ -80,7 +83,7 @@ func (d *Service) Rollback(ctx context.Context, who ipc.Caller, ref string, id i
 		}
 		return ipc.RollbackResult{}, errs.Wrap(errs.Failed, op, err)
 	}
-	r.stages.notify, r.plan.Actor = onStage, accounts.Actor(who)
+	r.stages.notify, r.plan.Actor, r.discarded = onStage, accounts.Actor(who), gone
 	if err := r.admit(ctx); err != nil {
 		d.events.WriteAudit(ctx, a.Rec(), who, "rollback", string(id), req.Reason, err, nil)
 		return ipc.RollbackResult{}, errs.Wrap(errs.Failed, op, err)
@@ -242,7 +245,7 @@ func (r *rollback) choose(ctx context.Context, follows bool) (err error) {
 func (r *rollback) others() *others {
 	o := &others{
 		d: r.d, a: r.a, tracker: turns.TrackerOf(r.a), req: r.req, target: r.target, paths: r.paths,
-		hasFiles: r.parts.has(snap.Files), warnings: r.warnings,
+		hasFiles: r.parts.has(snap.Files), warnings: r.warnings, discarded: r.discarded,
 	}
 	if r.plan.UndoRedo {
 		o.undoes = r.req.Turns
