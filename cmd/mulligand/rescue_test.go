@@ -280,10 +280,7 @@ func TestRescueOnFullDisk(t *testing.T) {
 			d := newDaemon(t)
 			d.smallDisk(96)
 			d.start()
-			v := newVictim(t, d)
-			v.plantShop("sqlite:shop.db", "")
-			v.useSQLite()
-			v.add("--db", "sqlite:shop.db", "--run", "./serve.sh")
+			v := commandVictimOf(t, d)
 			v.turn("well", func() { v.put("one") })
 			before := v.note()
 			v.turn("badly", func() {
@@ -301,12 +298,7 @@ func TestRescueOnFullDisk(t *testing.T) {
 // TestUndoThatDiscards deletes for good what a turn made, and undoes the turn: what mulligan itself deletes was not written by others.
 func TestUndoThatDiscards(t *testing.T) {
 	t.Parallel()
-	d := newDaemon(t)
-	d.start()
-	v := newVictim(t, d)
-	v.plantShop("sqlite:shop.db", "")
-	v.useSQLite()
-	v.add("--db", "sqlite:shop.db", "--run", "./serve.sh")
+	v := commandVictim(t)
 	v.turn("well", func() { v.put("one") })
 	before := v.note()
 	v.turn("badly", func() {

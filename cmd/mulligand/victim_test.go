@@ -174,7 +174,14 @@ func (v *victim) useSQLite() {
 
 // commandVictim is an app with a SQLite file whose command the daemon runs.
 func commandVictim(t *testing.T) *victim {
-	v := newVictim(t, startDaemon(t))
+	t.Helper()
+	return commandVictimOf(t, startDaemon(t))
+}
+
+// commandVictimOf is commandVictim with the test's daemon d, which is started.
+func commandVictimOf(t *testing.T, d *daemonProcess) *victim {
+	t.Helper()
+	v := newVictim(t, d)
 	v.plantShop("sqlite:shop.db", "")
 	v.useSQLite()
 	v.add("--db", "sqlite:shop.db", "--run", "./serve.sh")
