@@ -311,3 +311,33 @@ func TestUndoThatDiscards(t *testing.T) {
 	v.is("undone", before)
 	v.sound()
 }
+
+// TestUndoAfterDiscardThatFailed undoes a turn after an undo that deleted one of two files for good and could not delete the other: what mulligan
+// deleted was not deleted by others, whichever undo asks.
+func TestUndoAfterDiscardThatFailed(t *testing.T) {
+	t.Parallel()
+	testkit.Need(t, "root", "ext4")
+	d := newDaemon(t)
+	d.start()
+	v := newVictim(t, d)
+	v.plantShop("sqlite:shop.db", "")
+	v.useSQLite()
+	v.add("--db", "sqlite:shop.db", "--run", "./serve.sh")
+	v.turn("well", func() { v.put("one") })
+	before := v.note()
+	v.turn("badly", func() {
+		v.badCode()
+		v.shell(`mkdir cores && for i in 1 2; do echo $i >cores/core$i; done`)
+	})
+	v.shell(`chattr +i cores/core2`)
+	t.Cleanup(func() { v.shell(`[ ! -e cores/core2 ] || chattr -i cores/core2`) })
+	if said, code := v.try("undo", "--discard", "cores"); code == 0 || !strings.Contains(said, "delete cores/core2") {
+		t.Fatalf("%d: %s", code, said)
+	}
+	v.shell(`test ! -e cores/core1 && chattr -i cores/core2`)
+	if said, code := v.try("undo"); code != 0 {
+		t.Fatalf("%d: %s", code, said)
+	}
+	v.is("undone", before)
+	v.sound()
+}

@@ -13,6 +13,7 @@ import (
 
 	"mulligan/daemon/app"
 	"mulligan/daemon/records"
+	"mulligan/daemon/turns"
 	"mulligan/errs"
 	"mulligan/ipc"
 	"mulligan/snap"
@@ -152,6 +153,10 @@ func (d *Service) discard(ctx context.Context, who ipc.Caller, a *app.App, id ip
 			return nil, err
 		}
 	}
+	// Once the disk has room again, a later undo must not take these for what somebody else deleted. On the full disk, noting that may fail:
+	// this rollback goes by their paths.
+	unmute := turns.TrackerOf(a).Mute(ctx)
+	defer unmute(ctx)
 	gone = map[string]bool{}
 	for _, p := range req.Discard {
 		var err error
