@@ -50,4 +50,10 @@ func ReadJSON(path string, v any) error {
 }
 
 // Damaged reports whether an error of ReadJSON says that the content of the file is lost: its checksum is another one, or the disk cannot read it.
-func Damaged(err error) bool { return errs.KindOf(err) == errs.Corrupt || errors.Is(err, unix.EIO) }
+func Damaged(err error) bool { return errs.KindOf(err) == errs.Corrupt || Unreadable(err) }
+
+// Unreadable reports whether err says that the disk cannot read what it holds: the read failed (EIO), or the filesystem found itself damaged
+// (EUCLEAN, EBADMSG).
+func Unreadable(err error) bool {
+	return errors.Is(err, unix.EIO) || errors.Is(err, unix.EUCLEAN) || errors.Is(err, unix.EBADMSG)
+}

@@ -3,12 +3,15 @@ package durable
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"mulligan/errs"
 )
@@ -72,5 +75,25 @@ func TestJSON(t *testing.T) {
 	}
 	if err := WriteJSON(path, func() {}); err == nil {
 		t.Error("a function was written")
+	}
+}
+
+// TestDamaged distinguishes a record whose content is lost from one that could not be read at this time.
+func TestDamaged(t *testing.T) {
+	in := func(err error) error {
+		return fmt.Errorf("look: %w", &fs.PathError{Op: "read", Path: "record", Err: err})
+	}
+	for _, errno := range []unix.Errno{unix.EIO, unix.EUCLEAN, unix.EBADMSG} {
+		if err := in(errno); !Damaged(err) || !Unreadable(err) {
+			t.Errorf("%v is no damage", err)
+		}
+	}
+	for _, errno := range []unix.Errno{unix.EACCES, unix.ENOENT, unix.EMFILE, unix.ENOMEM, unix.ESTALE} {
+		if err := in(errno); Damaged(err) || Unreadable(err) {
+			t.Errorf("%v is damage", err)
+		}
+	}
+	if err := errs.New(errs.Corrupt, "", "the checksum is another one"); !Damaged(err) || Unreadable(err) {
+		t.Errorf("%v: damage %v, unreadable %v", err, Damaged(err), Unreadable(err))
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"mulligan/durable"
 	"mulligan/errs"
 	"mulligan/failpoint"
 	"mulligan/snap"
@@ -231,11 +232,11 @@ func (s *Store) read(op string, h Hash) (c content, err error) {
 	}
 }
 
-// ioFailure reports whether err is a failure of the system and not damage. A block that the disk cannot read (EIO) counts as
+// ioFailure reports whether err is a failure of the system and not damage. A block that the disk cannot read counts as
 // damage.
 func ioFailure(err error) bool {
 	var p *fs.PathError
-	return errors.As(err, &p) && !errors.Is(err, unix.EIO)
+	return errors.As(err, &p) && !durable.Unreadable(err)
 }
 
 // load reads and verifies the object h, whose entry e is in the segment g.

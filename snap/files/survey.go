@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"mulligan/durable"
 	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/beneath"
@@ -160,7 +161,7 @@ func (s *survey) passes(path string, err error) error {
 	switch {
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ELOOP), errors.Is(err, unix.EXDEV), errors.Is(err, unix.ESTALE):
 		return nil // the path changed meanwhile
-	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM), errors.Is(err, unix.EIO):
+	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM), durable.Unreadable(err):
 		s.unreadable(path)
 		return nil
 	}

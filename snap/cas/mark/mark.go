@@ -21,8 +21,6 @@ import (
 	"strconv"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
 	"mulligan/durable"
 	"mulligan/errs"
 )
@@ -80,7 +78,7 @@ func (f File) read() (sl Salt, v int, ok bool, err error) {
 	defer r.Close() // it was only read
 	var p [Size]byte
 	if _, err := io.ReadFull(r, p[:]); err != nil {
-		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, unix.EIO) {
+		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || durable.Unreadable(err) {
 			err = nil
 		}
 		return sl, 0, false, err
@@ -113,7 +111,7 @@ func Open(dir string, files []File) (Salt, error) {
 		}
 		return sl, durable.Sync(filepath.Dir(dir)) // the folder may be new, and its parent must be synced
 	}
-	if err != nil && !missing && !errors.Is(err, unix.EIO) {
+	if err != nil && !missing && !durable.Unreadable(err) {
 		return Salt{}, err
 	}
 	found, err := salts(dir, files)

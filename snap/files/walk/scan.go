@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"mulligan/durable"
 	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/beneath"
@@ -423,7 +424,7 @@ func (s *Scan) Failed(path string, err error) error {
 	case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE):
 		return (&errs.Error{Kind: errs.Failed, Op: s.op, Message: "cannot read " + s.shown(path), Err: workspace.Cause(err)}).
 			WithHint("allow mulligand more open files (LimitNOFILE= in its unit, ulimit -n in a shell)")
-	case broken(err):
+	case durable.Unreadable(err):
 		return (&errs.Error{Kind: errs.Failed, Op: s.op, Message: "cannot read " + s.shown(path), Err: workspace.Cause(err)}).
 			WithHint("look for disk errors in dmesg; exclude the file to protect the rest")
 	}
@@ -443,9 +444,4 @@ func Transient(err error) bool {
 }
 
 // Unreadable reports whether err says that a path may not be read, or that the disk cannot read it.
-func Unreadable(err error) bool { return errs.KindOf(err) == errs.Denied || broken(err) }
-
-// broken reports whether err is that of a disk or a filesystem that is damaged.
-func broken(err error) bool {
-	return errors.Is(err, unix.EIO) || errors.Is(err, unix.EUCLEAN) || errors.Is(err, unix.EBADMSG)
-}
+func Unreadable(err error) bool { return errs.KindOf(err) == errs.Denied || durable.Unreadable(err) }

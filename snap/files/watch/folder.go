@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"mulligan/durable"
 	"mulligan/snap/files/inode"
 )
 
@@ -84,7 +85,7 @@ func (s *session) probed(in *folder, name string, err error) error {
 		return slices.ContainsFunc(list, func(is error) bool { return errors.Is(err, is) })
 	}
 	switch {
-	case isOneOf(unix.ESTALE, unix.EIO):
+	case isOneOf(unix.ESTALE) || durable.Unreadable(err):
 		if f := in.kids[name]; f != nil {
 			s.drop(f)
 		}
