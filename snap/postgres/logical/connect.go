@@ -16,6 +16,7 @@ import (
 
 	"mulligan/errs"
 	"mulligan/snap"
+	"mulligan/snap/postgres/pglogin"
 	"mulligan/snap/postgres/pgtools"
 	"mulligan/snap/postgres/pgwire"
 )
@@ -55,7 +56,7 @@ func (d *Driver) connect(ctx context.Context, db string) (*conn, error) {
 	}
 	out := &conn{Conn: c, db: db}
 	limits := fmt.Sprintf("; SET lock_timeout = %d; SET idle_in_transaction_session_timeout = %d", d.cfg.LockTimeout.Milliseconds(), d.abandoned.Milliseconds())
-	if err := out.exec(ctx, session+limits+"; SET "+strings.Join(pgtools.Patience, "; SET ")); err != nil {
+	if err := out.exec(ctx, session+limits+"; "+pglogin.Unlimit+"; SET "+strings.Join(pgtools.Patience, "; SET ")); err != nil {
 		out.close()
 		return nil, err
 	}

@@ -29,6 +29,8 @@ func TestContents(t *testing.T) {
 		testDisasters,
 		testSamples,
 		testTroubles,
+		testTablesOfExtensions,
+		testLimitedSessions,
 	)
 }
 

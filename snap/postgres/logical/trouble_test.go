@@ -328,3 +328,51 @@ func TestOwner(t *testing.T) {
 	check(t, os.Chown(pass, uid, gid))
 	check(t, tryCapture(t, s.with(t, func(cfg *Config) { cfg.DSN = tcp })))
 }
+
+// testTablesOfExtensions has tables that were added to an extension, which pg_dump leaves out: a checkpoint says so, and no restore loses one.
+func testTablesOfExtensions(t *testing.T) {
+	t.Parallel()
+	s := newSubject(t, startCluster(t, pgtest.Options{}))
+	before, target := s.dump(t, ""), s.capture(t)
+	s.as(t, `CREATE TABLE api.queue (i int); INSERT INTO api.queue VALUES (7); ALTER EXTENSION hstore ADD TABLE api.queue`)
+	snapshot, err := s.driver.Capture(t.Context(), snap.CaptureRequest{ID: "db-queue"})
+	check(t, err)
+	if said := strings.Join(snapshot.Warnings, " "); !strings.Contains(said, "api.queue of hstore") {
+		t.Errorf("the checkpoint says %q", said)
+	}
+	_, err = s.driver.Prepare(t.Context(), snap.RestoreRequest{ID: "op-q", Target: target, Base: snapshot.ID})
+	fails(t, "a restore that would lose a table", err, errs.Unsupported, `ALTER EXTENSION "hstore" DROP TABLE api.queue`)
+	fails(t, "its rehearsal", s.driver.Rehearse(t.Context(), "rehearse-0123456789ab", target), errs.Unsupported, "ALTER EXTENSION")
+	s.leftovers(t)
+
+	s.as(t, `ALTER EXTENSION hstore DROP TABLE api.queue`)
+	after, made := s.dump(t, ""), s.capture(t)
+	s.restore(t, target)
+	s.lives(t, "back", before)
+	s.restore(t, made)
+	s.lives(t, "forward", after)
+}
+
+// testLimitedSessions has a server whose settings end sessions that are idle or read for long: those of the driver are not ended.
+func testLimitedSessions(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t, pgtest.Options{})
+	s := newSubject(t, c)
+	limits := strings.Fields(c.Psql(t, s.db, `SELECT name FROM pg_settings WHERE context = 'user' AND name ~ '_timeout$' AND name !~ '^(tcp|wal)_'`))
+	for _, name := range limits {
+		c.Psql(t, "postgres", "ALTER ROLE "+s.owner()+" SET "+name+" = '1min'")
+	}
+	conn, err := s.driver.connect(t.Context(), s.db)
+	check(t, err)
+	defer conn.close()
+	left, err := conn.list(t.Context(), `SELECT name FROM pg_settings WHERE context = 'user' AND name ~ '_timeout$' AND source = 'user'`)
+	check(t, err)
+	if len(limits) < 3 || len(left) > 0 {
+		t.Errorf("of the limits %q, %q are not lifted or set by the driver", limits, left)
+	}
+	ended, err := conn.list(t.Context(), `SELECT name FROM pg_settings WHERE name IN ('statement_timeout', 'idle_session_timeout', 'transaction_timeout') AND setting <> '0'`)
+	check(t, err)
+	if len(ended) > 0 {
+		t.Errorf("%q end the driver's sessions", ended)
+	}
+}

@@ -28,6 +28,11 @@ type Settings struct {
 	TLS            map[string]string // sslmode, sslrootcert, sslcert, sslkey
 }
 
+// Unlimit is a statement that lifts the limits by which a server, a database or a role ends sessions: those of a driver are idle while others load or
+// copy, and read all rows in one transaction. Older servers do not know these settings.
+const Unlimit = `SELECT pg_catalog.set_config(name, '0', false) FROM (VALUES ('idle_session_timeout'), ('transaction_timeout')) v (name)
+	WHERE pg_catalog.current_setting(name, true) IS NOT NULL`
+
 // Certificates are the DSN keys that name files, which libpq and pgx read whole.
 var Certificates = []string{"sslrootcert", "sslcert", "sslkey"}
 

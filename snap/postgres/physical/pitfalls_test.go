@@ -594,3 +594,22 @@ func testMessageOfSeveralLines(t *testing.T) {
 		t.Error("the state is not that of the marker")
 	}
 }
+
+// testLimitedSessions has a server whose settings end sessions that are idle or work for long: those of the driver are not ended.
+func testLimitedSessions(t *testing.T) {
+	t.Parallel()
+	s := newSubject(t, options{})
+	limits := strings.Fields(s.Psql(t, "postgres", `SELECT name FROM pg_settings WHERE context = 'user' AND name ~ '_timeout$' AND name !~ '^(tcp|wal)_'`))
+	for _, name := range limits {
+		s.Psql(t, "postgres", "ALTER SYSTEM SET "+name+" = '1min'")
+	}
+	s.Psql(t, "postgres", "SELECT pg_reload_conf()")
+	conn, err := s.driver.server.connect(t.Context())
+	check(t, err)
+	defer conn.Close()
+	left, err := conn.Column(t.Context(), `SELECT name FROM pg_settings WHERE context = 'user' AND name ~ '_timeout$' AND name !~ '^(tcp|wal)_' AND setting <> '0'`)
+	check(t, err)
+	if len(limits) < 3 || len(left) > 0 {
+		t.Errorf("of the limits %q, %q end the driver's sessions", limits, left)
+	}
+}

@@ -23,6 +23,7 @@ func TestPitfalls(t *testing.T) {
 		testUnloggedTablesAreAnnounced,
 		testHousekeepingIsNoChange,
 		testEndOfFile,
+		testLimitedSessions,
 	)
 }
 

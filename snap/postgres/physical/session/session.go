@@ -49,7 +49,7 @@ func Open(ctx context.Context, cfg *pgx.ConnConfig) (Conn, error) {
 	pgwire.Guard(cfg, refusal)
 	for k, v := range map[string]string{
 		"application_name": "mulligan", "log_min_error_statement": "panic", "search_path": "pg_catalog", "synchronous_commit": "on", "statement_timeout": "0",
-		"lock_timeout": "0", "default_transaction_read_only": "off", "extra_float_digits": "1", "DateStyle": "ISO", "bytea_output": "hex",
+		"lock_timeout": "0", "idle_in_transaction_session_timeout": "0", "default_transaction_read_only": "off", "extra_float_digits": "1", "DateStyle": "ISO", "bytea_output": "hex",
 	} {
 		cfg.RuntimeParams[k] = v
 	}
@@ -57,7 +57,12 @@ func Open(ctx context.Context, cfg *pgx.ConnConfig) (Conn, error) {
 	if err != nil {
 		return Conn{}, Explain(refusal.Take(err))
 	}
-	return Conn{c, refusal}, nil
+	out := Conn{c, refusal}
+	if err := out.Run(ctx, pglogin.Unlimit); err != nil {
+		out.Close()
+		return Conn{}, err
+	}
+	return out, nil
 }
 
 // Explain gives an error of the server or the connection a kind and a hint.
