@@ -24,6 +24,7 @@ import (
 type side struct {
 	root cas.Root
 	live bool
+	last *int64 // if not nil, a stored side's highest number of a database is written to it
 }
 
 func storedSide(root cas.Root) side { return side{root: root} }
@@ -55,6 +56,9 @@ func (d *Driver) Diff(ctx context.Context, from, to snap.SnapshotID, paths []str
 func (d *Driver) each(ctx context.Context, s side, f func(item) error) error {
 	if !s.live {
 		found, err := d.scanStored(ctx, s.root, f)
+		if err == nil && s.last != nil {
+			*s.last = found.last
+		}
 		found.close()
 		return err
 	}

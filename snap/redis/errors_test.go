@@ -437,3 +437,39 @@ func FuzzScan(f *testing.F) {
 		s.close()
 	})
 }
+
+// TestFewerDatabases has a server that was started with fewer databases than the target has: one that is sent the target would exit, and not start again.
+func TestFewerDatabases(t *testing.T) {
+	t.Parallel()
+	s := newSubject(t, "--databases", "32")
+	high := s.client(20)
+	defer func() { _ = high.Close() }()
+	check(t, high.Set(t.Context(), "a", "1", 0).Err())
+	then := s.digest(t)
+	check(t, s.capture("db-target"))
+	s.kill()
+	check(t, os.Remove(filepath.Join(s.dir, "dump.rdb"))) // the server would not start with it
+	s.args[1] = "16"
+	s.start(t)
+	now := s.digest(t)
+	check(t, s.capture("db-base"))
+	_, err := s.driver.Prepare(t.Context(), snap.RestoreRequest{ID: "op-1", Target: "db-target", Base: "db-base"})
+	refuses(t, err, errs.Unsupported)
+	var e *errs.Error
+	if !errors.As(err, &e) || !strings.Contains(e.Hint, "databases 21") {
+		t.Errorf("the refusal is %v", err)
+	}
+	if got := s.digest(t); got != now {
+		t.Errorf("the server has %s, and had %s", got, now)
+	}
+	s.args[1] = "21"
+	s.restart(t)
+	check(t, s.capture("db-again"))
+	sw, err := s.driver.Prepare(t.Context(), snap.RestoreRequest{ID: "op-2", Target: "db-target", Base: "db-again"})
+	check(t, err)
+	check(t, sw.Commit(t.Context()))
+	check(t, sw.Finish(t.Context()))
+	if got := s.digest(t); got != then {
+		t.Errorf("restored, the server has %s, and had %s", got, then)
+	}
+}

@@ -2,6 +2,7 @@ package redis
 
 import (
 	"context"
+	"strconv"
 
 	"mulligan/errs"
 	"mulligan/snap/cas"
@@ -15,8 +16,31 @@ func (e engine) Plan(ctx context.Context, p, old *plan, target, base cas.Root) (
 	if old != nil {
 		p.Lead = old.Lead
 	}
-	p.Changes, err = e.d.diff(ctx, storedSide(target), storedSide(base), nil)
-	return err
+	var last int64
+	p.Changes, err = e.d.diff(ctx, side{root: target, last: &last}, storedSide(base), nil)
+	if err != nil {
+		return err
+	}
+	return e.d.numbered(ctx, last)
+}
+
+// numbered returns an error if the server has no database with the number last: sent one, it would exit, and its own file would then be such that it
+// does not start any more.
+func (d *Driver) numbered(ctx context.Context, last int64) error {
+	c, err := d.dial(ctx)
+	if err != nil {
+		return err
+	}
+	defer c.close()
+	text, err := c.config("databases")
+	if err != nil {
+		return err
+	}
+	if n, err := strconv.ParseInt(text, 10, 64); err == nil && last >= n {
+		return errs.New(errs.Unsupported, "", "the snapshot has keys in database %d, and the server has only %d databases", last, n).
+			WithHint("set `databases %d` in the server's configuration and restart it", last+1)
+	}
+	return nil
 }
 
 // loadable returns an error if a newer server wrote the target: a server that fails to load a snapshot loses its data.

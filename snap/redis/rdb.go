@@ -58,7 +58,8 @@ type item struct {
 
 // scanned is the result of reading a snapshot, without the values. The caller must close it.
 type scanned struct {
-	version int // of the format
+	version int   // of the format
+	last    int64 // the highest number of a database that it names
 	sum     snap.Hash
 	items   *extsort.Sorter // digests of the keys, each with its time of expiry
 }
@@ -92,6 +93,7 @@ func (s *scanned) hashAt(time int64) (sum snap.Hash, expired int, err error) {
 
 // parser reads an RDB file.
 type parser struct {
+	last   int64 // the highest number of a database so far
 	r      *bufio.Reader
 	err    error
 	digest *blake3.Hasher  // of the key that is being read
@@ -145,6 +147,7 @@ func (p *parser) file(s *scanned, each func(item) error) (err error) {
 	if p.err != nil {
 		return p.err
 	}
+	s.last = p.last
 	if _, err := p.r.ReadByte(); !errors.Is(err, io.EOF) {
 		return badSnapshot("it goes on behind its end")
 	}
@@ -160,6 +163,7 @@ func (p *parser) entries(version int, each func(item) error) {
 			p.string()
 		case markDB:
 			db = p.count()
+			p.last = max(p.last, db)
 		case markResize:
 			p.count()
 			p.count()
