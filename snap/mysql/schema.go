@@ -261,6 +261,7 @@ func (s *session) show(ctx context.Context, db string, o *object) error {
 		return errs.New(errs.Denied, "", "the definition of %s %s cannot be read", strings.ToLower(o.Kind), o.Name).
 			WithHint("the user needs SHOW CREATE ROUTINE, or SELECT on mysql.proc")
 	}
+	o.unqualify()
 	text := base64.StdEncoding.EncodedLen(len(o.Create)) // size of the definition in JSON
 	s.kept += kept(text)
 	return s.kept.add(o.Kind, o.Name, o.Table, o.SQLMode, o.TimeZone, o.Client, o.Connection, o.Database)

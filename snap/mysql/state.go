@@ -100,7 +100,7 @@ type meta struct {
 // chunks.
 type stored struct {
 	state
-	sum  snap.Hash
+	sum  snap.Hash // what reading the state gives now: an earlier version may have captured triggers with the database's name
 	rows []cas.Hash
 }
 
@@ -123,6 +123,10 @@ func (d *Driver) load(root cas.Root) (*stored, error) {
 	if err != nil || copy(s.sum[:], raw) != len(s.sum) || s.sum != s.hash() || len(rows) != len(s.Tables) {
 		return nil, errs.New(errs.Corrupt, op, "the snapshot does not have the hash it was captured with").WithHint("use another checkpoint")
 	}
+	for i := range s.Objects {
+		s.Objects[i].unqualify()
+	}
+	s.sum = s.hash()
 	return s, nil
 }
 

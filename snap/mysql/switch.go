@@ -12,12 +12,12 @@ import (
 
 // Stale compares the live state with the base.
 func (e engine) Stale(ctx context.Context, _ *plan, base cas.Root) (bool, error) {
-	want, err := database.HashOf(base)
+	want, err := e.d.load(base)
 	if err != nil {
 		return false, err
 	}
 	now, err := e.d.hashLive(ctx, true)
-	return now != want, err
+	return now != want.sum, err
 }
 
 // Commit exchanges the live tables and the target's. It locks all tables before it compares them with the base.
@@ -71,7 +71,14 @@ func (e engine) putBack(ctx context.Context, p *plan, base *stored) error {
 }
 
 // ReadBack reads the live database.
-func (e engine) ReadBack(ctx context.Context, _ *plan, _ cas.Root) (snap.Hash, []string, error) {
+func (e engine) ReadBack(ctx context.Context, _ *plan, root cas.Root) (snap.Hash, []string, error) {
+	want, err := e.d.load(root)
+	if err != nil {
+		return snap.Hash{}, nil, err
+	}
 	now, err := e.d.hashLive(ctx, false)
+	if err == nil && now == want.sum {
+		now, err = database.HashOf(root)
+	}
 	return now, nil, err
 }
