@@ -94,6 +94,9 @@ func (d *Driver) exchange(ctx context.Context, m move, begin func() error) error
 	if m.want.Absent {
 		return s.exec(ctx, "DROP DATABASE IF EXISTS "+quote(s.db))
 	}
+	if err := s.redirectBack(ctx, m.from, &m.want.state); err != nil {
+		return err
+	}
 	return s.converge(ctx, s.db, &m.want.state)
 }
 

@@ -2,9 +2,12 @@ package mysql
 
 import (
 	"encoding/json"
+	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
+	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
 )
@@ -125,4 +128,80 @@ func (s *subject) typedAs(t *testing.T, id snap.SnapshotID, typed []string) {
 	check(t, err)
 	check(t, b.Commit(cas.Root{Name: root.Name, Hash: node, Meta: about}))
 	s.reopen(t) // it knew what the newest snapshot has
+}
+
+// TestNamedDatabase: tables and views whose definitions have the database's name are made beside the live ones when what they refer to is no
+// longer live, and Commit gives them their own definitions, also one that goes on after a crash.
+func TestNamedDatabase(t *testing.T) {
+	s := newSubject(t, sharedServer(t))
+	create := "CREATE TABLE other_DB.x (a INT); CREATE TABLE counted (a INT); CREATE VIEW across AS SELECT c.a, x.a AS b FROM counted c, other_DB.x; " +
+		"CREATE VIEW above AS SELECT a FROM across; CREATE VIEW called AS SELECT DB.twice(2); CREATE VIEW beside AS SELECT DB.id, x.a FROM parent DB, other_DB.x; " +
+		"CREATE VIEW atop AS SELECT id FROM beside AS DB"
+	wrecks := []string{"DROP DATABASE DB", "DROP VIEW across; DROP VIEW above; DROP VIEW beside; DROP VIEW atop; DROP VIEW called; DROP VIEW calls; DROP FUNCTION twice"}
+	if !oracle {
+		create += "; CREATE SEQUENCE `b``y` INCREMENT BY 10; ALTER TABLE counted ADD `it's` INT, ADD id BIGINT NOT NULL DEFAULT NEXTVAL(numbers) COMMENT 'nextval(`DB`.`numbers`)' PRIMARY KEY, " +
+			"ADD n INT INVISIBLE DEFAULT (1 + NEXTVAL(`b``y`)) CHECK (n > 0), COMMENT 'it''s nextval(`DB`.`numbers`)'; INSERT INTO counted (a) VALUES (1), (2)"
+		wrecks[1] += "; DROP SEQUENCE numbers; CREATE TABLE numbers (a INT)"
+	}
+	s.sql(t, s.db, strings.ReplaceAll("CREATE DATABASE other_DB; "+create, "DB", s.db))
+	t.Cleanup(func() { s.sql(t, "", "DROP DATABASE other_"+s.db) })
+	check(t, s.capture("db-target"))
+	target := s.dump(t, s.db)
+	for _, wreck := range wrecks {
+		t.Run(wreck, func(t *testing.T) {
+			s.sql(t, "", "USE "+s.db+"; "+strings.ReplaceAll(wreck, "DB", s.db))
+			check(t, s.capture("db-base"))
+			base := s.dump(t, s.db)
+			check(t, s.driver.Rehearse(t.Context(), "rehearse-names", "db-target"))
+			sw, err := s.driver.Prepare(t.Context(), snap.RestoreRequest{ID: "op-names", Target: "db-target", Base: "db-base"})
+			check(t, err)
+			if s.dump(t, s.db) != base {
+				t.Fatal("the preparation changed the live database")
+			}
+			died := errors.New("the daemon died")
+			s.driver.cfg.Failpoint = func(step string) error {
+				if step == "exchanged" {
+					return died
+				}
+				return nil
+			}
+			if err := sw.Commit(t.Context()); !errors.Is(err, died) {
+				t.Fatalf("the first Commit was to die: %v", err)
+			}
+			s.driver.cfg.Failpoint = nil
+			check(t, sw.Commit(t.Context()))
+			s.proves(t, sw)
+			if s.dump(t, s.db) != target {
+				t.Error("Commit did not get to the target")
+			}
+			check(t, sw.Undo(t.Context()))
+			s.proves(t, sw)
+			if s.dump(t, s.db) != base {
+				t.Error("Undo did not get to the base")
+			}
+			check(t, sw.Finish(t.Context()))
+			s.restore(t, "db-target")
+			if s.dump(t, s.db) != target {
+				t.Error("another restore did not get to the target")
+			}
+			s.restore(t, "db-base")
+			if s.dump(t, s.db) != base {
+				t.Error("another restore did not get to the base")
+			}
+			s.restore(t, "db-target")
+		})
+	}
+	s.sql(t, "", "RENAME TABLE other_"+s.db+".x TO other_"+s.db+".y")
+	err := s.driver.Rehearse(t.Context(), "rehearse-names", "db-target")
+	if refuses(t, err, errs.Failed); !strings.Contains(fmt.Sprint(err), "view above cannot be made") {
+		t.Errorf("without the table of another database: %v", err)
+	}
+	if oracle {
+		return
+	}
+	s.sql(t, s.db, "DROP SEQUENCE numbers; RENAME TABLE other_"+s.db+".y TO other_"+s.db+".x")
+	check(t, s.capture("db-target"))
+	s.sql(t, s.db, "DROP DATABASE "+s.db)
+	check(t, s.capture("db-base"))
+	refuses(t, fate{Do: "prepare"}.run(s.driver), errs.Unsupported)
 }

@@ -46,7 +46,7 @@ func (d *Driver) remake(ctx context.Context, s *session, m move, names []string)
 		if err := s.all(ctx, "USE "+quote(m.from), "DROP TABLE IF EXISTS "+in(m.from, t.Name)); err != nil {
 			return err
 		}
-		if err := s.createTable(ctx, &t); err != nil {
+		if err := s.createTable(ctx, m.from, &t); err != nil {
 			return err
 		}
 		if err := d.loadTable(ctx, s, m.from, &t, m.want.rows[i]); err != nil {

@@ -20,9 +20,14 @@ func (d *Driver) loadSide(ctx context.Context, s *session, side string, st *stor
 	if err := s.exec(ctx, "USE "+quote(side)); err != nil {
 		return err
 	}
-	for i := range st.Tables {
-		if err := s.createTable(ctx, &st.Tables[i]); err != nil {
-			return err
+	for _, sequences := range []bool{true, false} { // a table's default may need one
+		for i := range st.Tables {
+			if st.Tables[i].Sequence != sequences {
+				continue
+			}
+			if err := s.createTable(ctx, side, &st.Tables[i]); err != nil {
+				return err
+			}
 		}
 	}
 	for i := range st.Tables {
@@ -40,9 +45,21 @@ func (s *session) createDatabase(ctx context.Context, db string, st *state) erro
 	return s.exec(ctx, "CREATE DATABASE IF NOT EXISTS "+quote(db)+" CHARACTER SET "+st.Charset+" COLLATE "+st.Collation)
 }
 
-// createTable runs the captured CREATE TABLE statement in the session's database.
-func (s *session) createTable(ctx context.Context, t *table) error {
-	return s.all(ctx, "SET NAMES utf8mb4", t.Create, "SET NAMES binary")
+// createTable runs the captured CREATE TABLE statement in the database side, which the session uses. If a sequence that a default
+// names is not live, the default uses the one in side until the tables have changed places.
+func (s *session) createTable(ctx context.Context, side string, t *table) error {
+	err := s.all(ctx, "SET NAMES utf8mb4", t.Create)
+	if aside := redirect(t.Create, s.db, side); err != nil && aside != t.Create {
+		err = s.exec(ctx, aside)
+	}
+	if isCode(err, 1146) {
+		return &errs.Error{Kind: errs.Unsupported, Message: "a default of table " + t.Name + " refers to a sequence that is missing", Err: err,
+			Hint: "create the sequence, or use a checkpoint that has it"}
+	}
+	if err != nil {
+		return err
+	}
+	return s.exec(ctx, "SET NAMES binary")
 }
 
 // loadTable loads a table's rows from the store into db.
@@ -85,6 +102,7 @@ func (s *session) verify(ctx context.Context, db string, want *state) error {
 		if _, err := s.readRows(ctx, db, &got, nil); err != nil {
 			return err
 		}
+		got.Create = redirect(got.Create, db, s.db)
 		if got.Create != t.Create || got.Digest != t.Digest || got.Rows != t.Rows {
 			return errs.New(errs.Failed, "", "table %s, loaded into this server, differs from the captured one: %s", t.Name, changesOf(t, got)).
 				WithHint("restore it with the server that it was captured from")
@@ -94,15 +112,10 @@ func (s *session) verify(ctx context.Context, db string, want *state) error {
 }
 
 // rehearse creates the objects of want in the database side and drops them again, so that a missing privilege shows before
-// anything is changed. It leaves out events, which would run, and triggers whose head may have the live database's name.
+// anything is changed.
 func (s *session) rehearse(ctx context.Context, side string, want *state) error {
 	cast := *want
-	cast.Objects = nil
-	for _, o := range want.Objects {
-		if o.Kind != "EVENT" && !o.Broken && (o.Kind != "TRIGGER" || triggerHead.Match(o.Create)) {
-			cast.Objects = append(cast.Objects, o)
-		}
-	}
+	cast.Objects = want.movable(s.db, side)
 	if err := s.converge(ctx, side, &cast); err != nil {
 		return err
 	}
