@@ -12,29 +12,6 @@ import (
 	"mulligan/snap/cas"
 )
 
-// TestTriggerHead: what a trigger's definition calls the database by is taken out of its head, and of nothing else.
-func TestTriggerHead(t *testing.T) {
-	for create, want := range map[string]string{
-		"CREATE DEFINER=`root`@`localhost` TRIGGER t BEFORE INSERT ON orders FOR EACH ROW SET @a = shop.f()":                  "",
-		"CREATE DEFINER=`a.b`@`10.%` trigger shop.t before insert on orders for each row set @a = shop.f()":                   "CREATE DEFINER=`a.b`@`10.%` trigger `t` before insert on orders for each row set @a = shop.f()",
-		"CREATE DEFINER=`role` TRIGGER `shop`.`on`AFTER DELETE ON`shop`.`a``.b`FOR EACH ROW BEGIN END":                        "CREATE DEFINER=`role` TRIGGER `on`AFTER DELETE ON`a``.b`FOR EACH ROW BEGIN END",
-		"CREATE DEFINER=\"r\"@\"h\" TRIGGER \"shop\" . \"t 1\" AFTER UPDATE ON shop.\"o\" FOR EACH ROW BEGIN END":             "CREATE DEFINER=\"r\"@\"h\" TRIGGER \"t 1\" AFTER UPDATE ON \"o\" FOR EACH ROW BEGIN END",
-		"CREATE TRIGGER IF NOT EXISTS shop.1t AFTER INSERT ON .orders FOR EACH ROW BEGIN END":                                 "CREATE TRIGGER `1t` AFTER INSERT ON `orders` FOR EACH ROW BEGIN END",
-		"CREATE TRIGGER if BEFORE INSERT ON shop.on FOR EACH ROW BEGIN END":                                                   "CREATE TRIGGER if BEFORE INSERT ON `on` FOR EACH ROW BEGIN END",
-		"CREATE TRIGGER shop./* x.y ON */t -- on z.z\nBEFORE # on a.b\nINSERT--\nON  shop /**/ . o/**/FOR EACH ROW BEGIN END": "CREATE TRIGGER `t` -- on z.z\nBEFORE # on a.b\nINSERT--\nON  `o`/**/FOR EACH ROW BEGIN END",
-		"CREATE TRIGGER shop.\xfct BEFORE INSERT ON shop.`\xe9.\xe9` FOR EACH ROW SET @a = '\xe9'":                            "CREATE TRIGGER `\xfct` BEFORE INSERT ON `\xe9.\xe9` FOR EACH ROW SET @a = '\xe9'",
-		"CREATE TRIGGER shop.t AFTER INSERT OR UPDATE OF a, `on` ON shop.o FOR EACH ROW BEGIN END":                            "CREATE TRIGGER `t` AFTER INSERT OR UPDATE OF a, `on` ON `o` FOR EACH ROW BEGIN END",
-	} {
-		if want == "" {
-			want = create
-		}
-		o := object{Kind: "TRIGGER", Create: []byte(create)}
-		if o.unqualify(); string(o.Create) != want || !triggerHead.Match(o.Create) {
-			t.Errorf("%q became\n%q, want\n%q", create, o.Create, want)
-		}
-	}
-}
-
 // TestQualifiedTriggers: triggers that were created with the name of the database are made for the tables beside the live ones, and never live
 // by a preparation. They come back, also from a checkpoint that has them as they were typed.
 func TestQualifiedTriggers(t *testing.T) {

@@ -15,19 +15,3 @@ func TestNumbers(t *testing.T) {
 		t.Error("not restored")
 	}
 }
-
-// The name of a character set before a collation is left out of MySQL's definitions, and nothing else is.
-func TestCollated(t *testing.T) {
-	for create, want := range map[string]string{
-		"`a` text CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,\n `b` text COLLATE latin1_bin": "`a` text COLLATE utf8mb4_bin,\n `b` text COLLATE latin1_bin",
-		"`a` text CHARACTER SET latin1,":                          "`a` text CHARACTER SET latin1,",
-		"`a` text DEFAULT 'it''s \\\\' CHARACTER SET x COLLATE y": "`a` text DEFAULT 'it''s \\\\' COLLATE y",
-		`COMMENT 'x\' CHARACTER SET a COLLATE b'`:                 `COMMENT 'x\' CHARACTER SET a COLLATE b'`,
-		"`odd CHARACTER SET a COLLATE b`":                         "`odd CHARACTER SET a COLLATE b`",
-		" CHARACTER SET ":                                         " CHARACTER SET ",
-	} {
-		if got := collated(create); got != want {
-			t.Errorf("%q: got %q, want %q", create, got, want)
-		}
-	}
-}

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"mulligan/errs"
+	"mulligan/snap/mysql/definition"
 )
 
 // nextNumber matches the next number in the answer to SHOW CREATE TABLE.
@@ -126,7 +127,7 @@ func (s *session) describe(ctx context.Context, db string, t *table) error {
 	}
 	t.Create = create[0][1]
 	if !s.maria {
-		t.Create = collated(t.Create)
+		t.Create = definition.Collated(t.Create)
 	}
 	if err := s.kept.add(t.Name, t.Engine, t.Create); err != nil {
 		return err
@@ -155,37 +156,6 @@ func (s *session) describe(ctx context.Context, db string, t *table) error {
 		}
 	}
 	return err
-}
-
-// collated removes the name of a character set before a collation from a definition, because the collation implies it. MySQL
-// writes both for a column that was created with a collation, and only one for a column that has the table's. A restored
-// definition has both, even if the original had one.
-func collated(create string) string {
-	const set, collate = " CHARACTER SET ", " COLLATE "
-	var b strings.Builder
-	for quote, at := byte(0), 0; at < len(create); at++ {
-		c := create[at]
-		switch {
-		case quote == '\'' && c == '\\' && at+1 < len(create):
-			b.WriteByte(c)
-			at++
-			c = create[at]
-		case quote != 0:
-			if c == quote {
-				quote = 0
-			}
-		case c == '\'' || c == '`' || c == '"':
-			quote = c
-		case strings.HasPrefix(create[at:], set):
-			rest := strings.TrimLeft(create[at+len(set):], "abcdefghijklmnopqrstuvwxyz0123456789_")
-			if strings.HasPrefix(rest, collate) {
-				at = len(create) - len(rest) - 1
-				continue
-			}
-		}
-		b.WriteByte(c)
-	}
-	return b.String()
 }
 
 // columnOf returns how a column is read without loss: the server shows a FLOAT with six digits, but as a DOUBLE with all of

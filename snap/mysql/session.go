@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mulligan/errs"
+	"mulligan/snap/mysql/definition"
 )
 
 // session is a connection to the server. With SET NAMES binary, texts are exchanged as the bytes that the server stores, so
@@ -145,8 +146,7 @@ func (s *session) table(ctx context.Context, query string, args ...string) (all 
 	return all, names, err
 }
 
-// quote quotes s as a name.
-func quote(s string) string { return "`" + strings.ReplaceAll(s, "`", "``") + "`" }
+func quote(name string) string { return definition.Quote(name) }
 
 // in returns the quoted name of an object in a database.
 func in(db, name string) string { return quote(db) + "." + quote(name) }

@@ -7,6 +7,7 @@ import (
 
 	"mulligan/errs"
 	"mulligan/snap/cas"
+	"mulligan/snap/mysql/definition"
 )
 
 // loadSide loads the tables of a stored state into the database side and verifies them.
@@ -49,7 +50,7 @@ func (s *session) createDatabase(ctx context.Context, db string, st *state) erro
 // names is not live, the default uses the one in side until the tables have changed places.
 func (s *session) createTable(ctx context.Context, side string, t *table) error {
 	err := s.all(ctx, "SET NAMES utf8mb4", t.Create)
-	if aside := redirect(t.Create, s.db, side); err != nil && aside != t.Create {
+	if aside := definition.Redirect(t.Create, s.db, side); err != nil && aside != t.Create {
 		err = s.exec(ctx, aside)
 	}
 	if isCode(err, 1146) {
@@ -102,7 +103,7 @@ func (s *session) verify(ctx context.Context, db string, want *state) error {
 		if _, err := s.readRows(ctx, db, &got, nil); err != nil {
 			return err
 		}
-		got.Create = redirect(got.Create, db, s.db)
+		got.Create = definition.Redirect(got.Create, db, s.db)
 		if got.Create != t.Create || got.Digest != t.Digest || got.Rows != t.Rows {
 			return errs.New(errs.Failed, "", "table %s, loaded into this server, differs from the captured one: %s", t.Name, changesOf(t, got)).
 				WithHint("restore it with the server that it was captured from")
