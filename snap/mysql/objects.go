@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"mulligan/errs"
+	"mulligan/snap/mysql/definition"
 )
 
 // has reports whether the state has this object, unchanged. It ignores Broken, which depends on other objects.
@@ -28,7 +29,45 @@ func (s *state) triggers() (list []object) {
 	return list
 }
 
-// converge gives a database the character set and the objects of want. It changes only differences, so it may be repeated.
+// aged returns what the server makes of a state by itself: an event that will not run again is dropped, or disabled if it is preserved. Once its
+// last moment has passed, the server does not create it otherwise.
+func (s *session) aged(ctx context.Context, st *state) (*state, error) {
+	aged := *st
+	aged.Objects = nil
+	for _, o := range st.Objects {
+		if last, then := definition.Ending(o.Create); o.Kind == "EVENT" && last != "" {
+			past, err := s.rows(ctx, "SELECT CONVERT_TZ(?, ?, '+00:00') < UTC_TIMESTAMP()", last, o.TimeZone)
+			if err != nil {
+				return nil, err
+			}
+			if len(past) == 1 && past[0][0] == "1" {
+				o.Create = then
+			}
+		}
+		if o.Create != nil {
+			aged.Objects = append(aged.Objects, o)
+		}
+	}
+	return &aged, nil
+}
+
+// aged returns what the server makes of the states by now.
+func (d *Driver) aged(ctx context.Context, states ...*state) ([]*state, error) {
+	s, err := d.connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer s.end()
+	for i, st := range states {
+		if states[i], err = s.aged(ctx, st); err != nil {
+			return nil, err
+		}
+	}
+	return states, nil
+}
+
+// converge gives a database the character set and the objects of want. It changes only differences, so it may be repeated. It does not see
+// events that will not run again: what it drops of them could not be created.
 func (s *session) converge(ctx context.Context, db string, want *state) error {
 	if err := s.attributes(ctx, db, want); err != nil {
 		return err
@@ -40,7 +79,13 @@ func (s *session) converge(ctx context.Context, db string, want *state) error {
 	if err != nil {
 		return err
 	}
-	now := &state{Objects: list}
+	now, err := s.aged(ctx, &state{Objects: list})
+	if err != nil {
+		return err
+	}
+	if want, err = s.aged(ctx, want); err != nil {
+		return err
+	}
 	again := !reflect.DeepEqual(now.triggers(), want.triggers()) // their order matters
 	stays := func(o object) bool { return want.has(o) && (o.Kind != "TRIGGER" || !again) }
 	for _, o := range now.Objects {

@@ -28,8 +28,11 @@ func (e engine) Plan(ctx context.Context, p, _ *plan, target, base cas.Root) err
 	if err := e.d.restorable(ctx, &to.state, &from.state); err != nil {
 		return err
 	}
-	p.Changes = compare(&to.state, &from.state, nil)
-	return nil
+	aged, err := e.d.aged(ctx, &to.state, &from.state)
+	if err == nil {
+		p.Changes = compare(aged[0], aged[1], nil)
+	}
+	return err
 }
 
 // restorable returns an error if from and to cannot be exchanged.

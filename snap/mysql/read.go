@@ -76,9 +76,9 @@ func (d *Driver) unchanged(at moment, b *cas.Batch) *reading {
 	return &reading{hash: d.proved.hash, node: root.Hash, at: at}
 }
 
-// hashLive returns the hash of the live state. It reads the state unless trust is set and the server
-// proves that nothing was written since the last reading.
-func (d *Driver) hashLive(ctx context.Context, trust bool) (h snap.Hash, err error) {
+// live reads the live state. If trust is set and the server proves that nothing was written since the last reading, it returns only that
+// one's hash.
+func (d *Driver) live(ctx context.Context, trust bool) (r *reading, err error) {
 	err = d.retry(ctx, func(s *session) error {
 		if err := d.allowed(ctx, s); err != nil {
 			return err
@@ -91,17 +91,16 @@ func (d *Driver) hashLive(ctx context.Context, trust bool) (h snap.Hash, err err
 			return err
 		}
 		if trust && at.proof != "" && at.proof == d.proved.at {
-			h = d.proved.hash
+			r = &reading{hash: d.proved.hash}
 			return nil
 		}
-		r, err := s.read(ctx, nil, s)
+		r, err = s.read(ctx, nil, s)
 		if err == nil {
-			h = r.hash
-			d.proved = proof{at: at.proof, hash: h}
+			d.proved = proof{at: at.proof, hash: r.hash}
 		}
 		return err
 	})
-	return h, err
+	return r, err
 }
 
 var errShape = errors.New("a definition changed meanwhile")

@@ -2,7 +2,6 @@ package mysql
 
 import (
 	"context"
-	"regexp"
 	"strings"
 
 	"mulligan/errs"
@@ -141,13 +140,11 @@ func (s *session) foreign(ctx context.Context) error {
 	return nil
 }
 
-var reference = regexp.MustCompile("REFERENCES `((?:[^`]|``)+)` \\(")
-
 // dangling returns the missing tables to which foreign keys refer.
 func (s *state) dangling() (list []string) {
 	for _, t := range s.Tables {
-		for _, m := range reference.FindAllStringSubmatch(t.Create, -1) {
-			if name := strings.ReplaceAll(m[1], "``", "`"); s.table(name) == nil {
+		for _, name := range definition.References(t.Create) {
+			if s.table(name) == nil {
 				list = append(list, name)
 			}
 		}

@@ -3,6 +3,7 @@ package mysql
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"mulligan/errs"
 	"mulligan/snap"
@@ -16,8 +17,11 @@ func (e engine) Stale(ctx context.Context, _ *plan, base cas.Root) (bool, error)
 	if err != nil {
 		return false, err
 	}
-	now, err := e.d.hashLive(ctx, true)
-	return now != want.sum, err
+	now, err := e.d.live(ctx, true)
+	if err != nil {
+		return false, err
+	}
+	return now.hash != want.sum, nil
 }
 
 // Commit exchanges the live tables and the target's. It locks all tables before it compares them with the base.
@@ -70,15 +74,32 @@ func (e engine) putBack(ctx context.Context, p *plan, base *stored) error {
 	return err
 }
 
-// ReadBack reads the live database.
-func (e engine) ReadBack(ctx context.Context, _ *plan, root cas.Root) (snap.Hash, []string, error) {
+// ReadBack reads the live database. Events that have ended count as what the server makes of them then.
+func (e engine) ReadBack(ctx context.Context, _ *plan, root cas.Root) (hash snap.Hash, notes []string, err error) {
 	want, err := e.d.load(root)
 	if err != nil {
-		return snap.Hash{}, nil, err
+		return hash, nil, err
 	}
-	now, err := e.d.hashLive(ctx, false)
-	if err == nil && now == want.sum {
-		now, err = database.HashOf(root)
+	now, err := e.d.live(ctx, false)
+	if err != nil {
+		return hash, nil, err
 	}
-	return now, nil, err
+	if now.hash == want.sum {
+		hash, err = database.HashOf(root)
+		return hash, nil, err
+	}
+	aged, err := e.d.aged(ctx, &want.state, now.state)
+	if err != nil {
+		return hash, nil, err
+	}
+	for _, o := range want.Objects {
+		if !aged[0].has(o) && !now.has(o) {
+			notes = append(notes, fmt.Sprintf("Event %s of that state has ended since: a server drops such an event, or disables it.", o.Name))
+		}
+	}
+	if aged[0].hash() != aged[1].hash() {
+		return now.hash, notes, nil
+	}
+	hash, err = database.HashOf(root)
+	return hash, notes, err
 }

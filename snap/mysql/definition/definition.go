@@ -81,6 +81,16 @@ func Redirect(create, from, to string) string {
 	})
 }
 
+var reference = regexp.MustCompile("REFERENCES `((?:[^`]|``)+)` \\(")
+
+// References returns the tables of the same database to which the foreign keys of a table refer.
+func References(create string) (tables []string) {
+	for _, m := range reference.FindAllStringSubmatch(create, -1) {
+		tables = append(tables, strings.ReplaceAll(m[1], "``", "`"))
+	}
+	return tables
+}
+
 // Quote quotes a name.
 func Quote(name string) string { return "`" + strings.ReplaceAll(name, "`", "``") + "`" }
 
