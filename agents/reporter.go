@@ -34,7 +34,7 @@ type Reporter struct {
 const (
 	// barrier bounds how long a call waits until earlier writes are in the journal.
 	barrier = 250 * time.Millisecond
-	// longEnd bounds how long a prompt waits for the end of the turn before it.
+	// longEnd bounds how long the beginning of a turn waits for the end of those before it.
 	longEnd = time.Second
 )
 
@@ -67,8 +67,7 @@ func (r *Reporter) beginTurn(ctx context.Context, ev Event) error {
 		if s.Turn != "" && ev.Turn != "" && s.Own == ev.Turn {
 			return r.begunIn(ctx, ev, s, app) // the event was reported twice
 		}
-		r.end(ctx, s)
-		s.open(ev)
+		r.open(ctx, s, ev)
 		s.at(ev, app)
 		return r.begunIn(ctx, ev, s, app)
 	})
@@ -108,16 +107,21 @@ func (r *Reporter) Lacks(ctx context.Context, ev Event, err error) string {
 	return line
 }
 
-// end ends the open turn, as after a person's interruption. An error is no reason for the next turn not to begin: the daemon ends by itself what
-// it could not end now, and if it cannot be reached, it is the next turn's begin that says so.
-func (r *Reporter) end(ctx context.Context, s *session) {
-	short, cancel := context.WithTimeout(ctx, longEnd)
-	defer cancel()
-	_ = r.endIn(short, s.Apps, s.Turn)
+// open makes ev's turn the session's open one, and ends those before it, as after a person's interruption. An error is no reason for the turn not
+// to begin: the ends are told again later, and if the daemon cannot be reached, it is the turn's own begin that says so.
+func (r *Reporter) open(ctx context.Context, s *session, ev Event) {
 	s.close()
+	wait := longEnd
+	if until, bound := ctx.Deadline(); bound {
+		wait = min(wait, time.Until(until)/2) // the rest is for the turn
+	}
+	short, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	s.Ending, _ = r.tellEnds(short, s.Ending)
+	s.open(ev)
 }
 
-// open makes ev's turn the session's open one.
+// open makes ev's turn the open one.
 func (s *session) open(ev Event) {
 	switch {
 	case ev.Turn == "":
@@ -136,7 +140,14 @@ func (s *session) open(ev Event) {
 	s.Apps, s.Where, s.Calls, s.Open = nil, nil, 0, nil
 }
 
-func (s *session) close() { s.Turn, s.Apps, s.Where, s.Open = "", nil, nil, nil }
+// close closes the open turn. The daemon is still to be told.
+func (s *session) close() {
+	if len(s.Apps) > 0 {
+		s.Ending = append(s.Ending, endedTurn{s.Turn, s.Apps})
+		s.Ending = s.Ending[max(0, len(s.Ending)-maxEnding):]
+	}
+	s.Turn, s.Apps, s.Where, s.Open = "", nil, nil, nil
+}
 
 // has reports whether the open turn is that of ev.
 func (s *session) has(ev Event) bool { return s.Turn != "" && (ev.Turn == "" || ev.Turn == s.Own) }
@@ -147,41 +158,71 @@ func newTurn() string {
 	return "turn-" + hex.EncodeToString(b)
 }
 
-// begunIn begins the open turn in app, unless it has begun there.
+// begunIn begins the open turn in app, unless it has begun there. If the daemon has ended the turn, as one that was silent for long, its
+// continuation begins.
 func (r *Reporter) begunIn(ctx context.Context, ev Event, s *session, app string) error {
 	if slices.Contains(s.Apps, app) {
 		return nil
 	}
-	_, err := r.Daemon.BeginTurn(ctx, app, ipc.BeginTurn{
-		TurnID: ipc.TurnID(s.Turn), ConversationID: id(ev.Session), MessageID: s.Message, Agent: r.Agent.Name, Title: ipc.Title(ev.Prompt),
-	})
+	turn, err := r.beginIn(ctx, ev, s, app)
+	if err == nil && turn.EndedAt != nil {
+		calls, running := s.Calls, s.Open
+		s.close()
+		s.open(ev)
+		s.at(ev, app)
+		s.Calls, s.Open = calls, running
+		_, err = r.beginIn(ctx, ev, s, app)
+	}
 	if err == nil {
 		s.Apps = append(s.Apps, app)
 	}
 	return err
 }
 
-func (r *Reporter) endTurn(ctx context.Context, ev Event) error {
-	var apps []string
-	var turn string
-	err := r.with(ctx, ev, func(s *session) error {
-		if s.has(ev) {
-			turn, apps = s.Turn, s.Apps
-			s.close()
-		}
-		return nil
+func (r *Reporter) beginIn(ctx context.Context, ev Event, s *session, app string) (ipc.Turn, error) {
+	return r.Daemon.BeginTurn(ctx, app, ipc.BeginTurn{
+		TurnID: ipc.TurnID(s.Turn), ConversationID: id(ev.Session), MessageID: s.Message, Agent: r.Agent.Name, Title: ipc.Title(ev.Prompt),
 	})
-	return errs.Also(err, r.endIn(ctx, apps, turn))
 }
 
-func (r *Reporter) endIn(ctx context.Context, apps []string, turn string) (err error) {
-	for _, app := range apps {
-		_, failed := r.Daemon.EndTurn(ctx, app, ipc.TurnID(turn))
-		if errs.KindOf(failed) != errs.NotFound { // an app that is gone has no open turn
-			err = errs.Also(err, failed)
+// endTurn ends the open turn. While the daemon is told, which may take long, other hooks of the session are not excluded. What it could not be
+// told, because it is away for a moment or the hook's time is up, is told when the session's next turn begins or ends.
+func (r *Reporter) endTurn(ctx context.Context, ev Event) error {
+	var ending []endedTurn
+	err := r.with(ctx, ev, func(s *session) error {
+		if s.has(ev) {
+			s.close()
+		}
+		ending = s.Ending
+		return nil
+	})
+	if err != nil || len(ending) == 0 {
+		return err
+	}
+	left, err := r.tellEnds(ctx, ending)
+	return errs.Also(err, r.with(ctx, ev, func(s *session) error {
+		s.Ending = append(left, slices.DeleteFunc(s.Ending, func(t endedTurn) bool {
+			return slices.ContainsFunc(ending, func(o endedTurn) bool { return o.Turn == t.Turn })
+		})...)
+		return nil
+	}))
+}
+
+// tellEnds tells the daemon that turns ended, and returns those of which it could not be told.
+func (r *Reporter) tellEnds(ctx context.Context, ending []endedTurn) (left []endedTurn, err error) {
+	for _, t := range ending {
+		var apps []string
+		for _, app := range t.Apps {
+			_, failed := r.Daemon.EndTurn(ctx, app, ipc.TurnID(t.Turn))
+			if failed != nil && errs.KindOf(failed) != errs.NotFound { // an app that is gone has no open turn
+				apps, err = append(apps, app), errs.Also(err, failed)
+			}
+		}
+		if len(apps) > 0 {
+			left = append(left, endedTurn{t.Turn, apps})
 		}
 	}
-	return err
+	return left, err
 }
 
 func (r *Reporter) beginCall(ctx context.Context, ev Event) error {
@@ -192,14 +233,15 @@ func (r *Reporter) beginCall(ctx context.Context, ev Event) error {
 			return err
 		}
 		if !s.has(ev) {
-			s.open(ev)
+			r.open(ctx, s, ev)
 			s.at(ev, app)
 		}
-		turn = s.Turn
 		if req.CallID == "" {
 			req.CallID = ipc.CallID(s.begun(r.Agent.Name, ev))
 		}
-		return r.begunIn(ctx, ev, s, app)
+		err = r.begunIn(ctx, ev, s, app)
+		turn = s.Turn
+		return err
 	}
 	err := r.with(ctx, ev, within)
 	if err == nil {
@@ -208,9 +250,9 @@ func (r *Reporter) beginCall(ctx context.Context, ev Event) error {
 	if errs.KindOf(err) != errs.NotFound || turn == "" {
 		return err
 	}
-	// The daemon does not know the turn any more, or the app was registered anew.
+	// The daemon has ended the turn or does not know it any more, or the app was registered anew.
 	err = r.with(ctx, ev, func(s *session) error {
-		s.Apps, s.Where = nil, nil
+		s.Apps, s.Where = slices.DeleteFunc(s.Apps, func(a string) bool { return a == app }), nil
 		return within(s)
 	})
 	if err == nil {

@@ -24,7 +24,7 @@ type fakeDaemon struct {
 	calls map[string]bool // app/call: open
 	asked int             // for apps
 	fault error
-	// endFault is the error of the end of a turn.
+	// endFault is the error of the end of a turn, which then stays open.
 	endFault error
 	auto     bool // the apps have automatic checkpoints
 }
@@ -53,6 +53,9 @@ func (d *fakeDaemon) AppAt(_ context.Context, dir string) (ipc.App, error) {
 func (d *fakeDaemon) BeginTurn(_ context.Context, app string, req ipc.BeginTurn) (ipc.Turn, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if open, known := d.turns[app+"/"+string(req.TurnID)]; known && !open {
+		return ipc.Turn{ID: req.TurnID, EndedAt: new(time.Time)}, d.fault
+	}
 	d.turns[app+"/"+string(req.TurnID)] = true
 	return ipc.Turn{ID: req.TurnID}, d.tell("begin turn %s in %s: %s %s %s", req.TurnID, app, req.ConversationID, req.MessageID, req.Agent)
 }
@@ -63,14 +66,14 @@ func (d *fakeDaemon) EndTurn(_ context.Context, app string, turn ipc.TurnID) (ip
 	if !d.turns[app+"/"+string(turn)] {
 		return ipc.Turn{}, errs.New(errs.NotFound, "end turn", "%s", turn)
 	}
-	d.turns[app+"/"+string(turn)] = false
+	d.turns[app+"/"+string(turn)] = d.endFault != nil
 	return ipc.Turn{}, errs.Also(d.tell("end turn %s in %s", turn, app), d.endFault)
 }
 
 func (d *fakeDaemon) BeginCall(_ context.Context, app string, turn ipc.TurnID, req ipc.BeginCall) (ipc.Call, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if _, known := d.turns[app+"/"+string(turn)]; !known {
+	if !d.turns[app+"/"+string(turn)] {
 		return ipc.Call{}, errs.New(errs.NotFound, "begin call", "%s", turn)
 	}
 	d.calls[app+"/"+string(req.CallID)] = true
@@ -136,7 +139,13 @@ func TestTellOwnIDs(t *testing.T) {
 	// The daemon forgot everything.
 	clear(d.turns)
 	say(t, reporter, d, Event{Kind: CallBegins, Turn: "t2", Call: "c5", Tool: "Bash"}, "begin turn t2 in shop: s m2 codex", "begin call c5 of t2 in shop: Bash")
-	say(t, reporter, d, Event{Kind: TurnEnds}, "end turn t2 in shop")
+	// The daemon ended the turn in one of its apps, because it was silent for long: its continuation begins.
+	say(t, reporter, d, Event{Kind: CallBegins, Turn: "t2", Call: "c6", Tool: "Bash", Dirs: []string{"/srv/blog"}},
+		"begin turn t2 in blog: s m2 codex", "begin call c6 of t2 in blog: Bash")
+	d.turns["shop/t2"] = false
+	say(t, reporter, d, Event{Kind: CallBegins, Turn: "t2", Call: "c7", Tool: "Bash"}, "begin turn t2-2 in shop: s t2-2 codex", "begin call c7 of t2-2 in shop: Bash")
+	say(t, reporter, d, Event{Kind: CallEnds, Turn: "t2", Call: "c7"}, "end call c7 of t2-2 in shop")
+	say(t, reporter, d, Event{Kind: TurnEnds}, "end turn t2 in blog", "end turn t2-2 in shop")
 }
 
 // An agent that gives no ids gets some: one for a turn, and one for each call,
@@ -167,6 +176,15 @@ func TestTellMadeUpIDs(t *testing.T) {
 		t.Errorf("%s ended, not %s", got, b)
 	}
 	say(t, reporter, d, Event{Kind: CallEnds, Tool: "write"}) // one too many
+	d.turns["shop/"+turn] = false                             // the daemon ended it, because it was silent for long
+	e := tell(CallBegins, "write", `{"a":3}`)
+	if got := tell(CallEnds, "write", `{"a":3}`); got != e {
+		t.Errorf("%s ended, not %s", got, e)
+	}
+	old := turn
+	if turn = strings.Fields(d.told[0])[4]; turn == old {
+		t.Error("the call is of the turn that ended")
+	}
 	if got := tell(TurnEnds, "", ""); got != turn {
 		t.Errorf("%s ended, not %s", got, turn)
 	}
@@ -224,13 +242,28 @@ func TestTellAtOnce(t *testing.T) {
 	}
 }
 
-// A turn begins also if the one before it cannot be ended, and without an error: the person would be told that it has no checkpoint.
+// A turn begins also if the one before it cannot be ended, and without an error: the person would be told that it has no checkpoint. The end is
+// told again until the daemon takes it.
 func TestTellEndFails(t *testing.T) {
 	reporter, d := newReporter(t, codex)
 	d.auto, d.endFault = true, errs.New(errs.Unavailable, "end turn", "the files are not watched yet")
 	say(t, reporter, d, Event{Kind: TurnBegins, Turn: "t1"}, "begin turn t1 in shop: s t1 codex")
 	say(t, reporter, d, Event{Kind: TurnBegins, Turn: "t2"}, "end turn t1 in shop", "begin turn t2 in shop: s t2 codex")
 	say(t, reporter, d, Event{Kind: CallBegins, Turn: "t2", Call: "c", Tool: "Bash"}, "begin call c of t2 in shop: Bash")
+	if err := reporter.Report(t.Context(), Event{Kind: TurnEnds, Session: "s", Turn: "t2"}); !errors.Is(err, d.endFault) {
+		t.Errorf("%v", err)
+	}
+	say(t, reporter, d, Event{Kind: CallEnds, Call: "c"}) // too late
+	d.endFault = nil
+	delete(d.turns, "shop/t1") // the app was registered anew meanwhile
+	say(t, reporter, d, Event{Kind: TurnBegins, Turn: "t3"}, "end turn t2 in shop", "begin turn t3 in shop: s t3 codex")
+	d.endFault = errs.New(errs.Unavailable, "end turn", "nobody answers")
+	if err := reporter.Report(t.Context(), Event{Kind: TurnEnds, Session: "s"}); !errors.Is(err, d.endFault) {
+		t.Errorf("%v", err)
+	}
+	d.endFault = nil
+	say(t, reporter, d, Event{Kind: TurnEnds}, "end turn t3 in shop") // the end of the session
+	say(t, reporter, d, Event{Kind: TurnEnds})
 }
 
 // A state that is damaged, foreign or locked is no reason to fail, or to wait

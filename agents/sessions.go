@@ -28,6 +28,13 @@ type session struct {
 	Calls   int               `json:"calls,omitempty"`   // number of calls without an agent's id in this turn
 	Open    []openCall        `json:"open,omitempty"`    // of those
 	Told    bool              `json:"told,omitempty"`    // the person was told that turns have no checkpoints
+	Ending  []endedTurn       `json:"ending,omitempty"`  // ended, and the daemon does not know it yet
+}
+
+// endedTurn is a turn that ended, with the apps that were not told.
+type endedTurn struct {
+	Turn string   `json:"turn"`
+	Apps []string `json:"apps"`
 }
 
 // openCall is a call that the agent gave no id and that has not ended.
@@ -38,9 +45,10 @@ type openCall struct {
 }
 
 const (
-	maxOpen  = 256                 // bounds the calls that never end
-	maxState = 1 << 20             // bytes; a larger file was not written by mulligan
-	forget   = 30 * 24 * time.Hour // a session that was unused for this time has ended
+	maxOpen   = 256                 // bounds the calls that never end
+	maxEnding = 16                  // bounds the turns whose end cannot be told
+	maxState  = 1 << 20             // bytes; a larger file was not written by mulligan
+	forget    = 30 * 24 * time.Hour // a session that was unused for this time has ended
 )
 
 // with calls f with the session's state, excludes other hooks of the session meanwhile, and saves the changed state, also if f
