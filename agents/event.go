@@ -44,11 +44,8 @@ func (a *Agent) Read(name string, payload []byte) (Event, error) {
 	if err != nil {
 		return Event{}, errs.New(errs.Invalid, "read the hook's input", "the input is not an event of %s: %s", a.Title, err)
 	}
-	if ev.Kind == CallBegins || ev.Kind == CallEnds {
-		// Calls of mulligan's own tools are no work of the agent.
-		if slices.Contains(a.looks, ev.Tool) || strings.HasPrefix(ev.Tool, "mcp__mulligan__") {
-			ev.Kind = Other
-		}
+	if (ev.Kind == CallBegins || ev.Kind == CallEnds) && slices.Contains(a.looks, ev.Tool) {
+		ev.Kind = Other
 	}
 	if ev.Kind != TurnBegins {
 		ev.Prompt = ""

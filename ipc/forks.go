@@ -101,6 +101,9 @@ type KeepRequest struct {
 	Scope   []string `json:"scope,omitempty"`
 	DryRun  bool     `json:"dry_run,omitempty"`
 	AndStay bool     `json:"and_stay,omitempty"` // the fork is not dropped afterwards
+	// ConversationID, or the call that asks, says which session's turn it is a part of.
+	ConversationID string `json:"conversation_id,omitempty"`
+	CallID         CallID `json:"call_id,omitempty"`
 }
 
 // CompareRequest asks what the forks of an app changed, and how they are.

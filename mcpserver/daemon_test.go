@@ -101,6 +101,7 @@ func (s *script) handler() http.Handler {
 	on("POST /api/apps/{app}/checkpoints/{cp}/pin", s.pin(true))
 	on("POST /api/apps/{app}/checkpoints/{cp}/unpin", s.pin(false))
 	on("POST /api/apps/{app}/checkpoints/{cp}/rollback", s.rollback)
+	on("POST /api/apps/{app}/forks/{fork}/keep", s.keep)
 	on("GET /api/apps/{app}/checkpoints/{cp}/diff", s.diff)
 	on("PUT /api/apps/{app}/conversations/{conversation}/checkpoint", s.setConversation)
 	on("POST /api/apps/{app}/conversations/{conversation}/revert", s.revert)
@@ -198,6 +199,19 @@ func (s *script) pin(pinned bool) func(http.ResponseWriter, *http.Request) error
 		ipc.WriteJSON(w, 200, s.cps[i])
 		return nil
 	}
+}
+
+// keep remembers who asks, as of a rollback.
+func (s *script) keep(w http.ResponseWriter, r *http.Request) error {
+	var req ipc.KeepRequest
+	if err := ipc.ReadJSON(r, &req, 0); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.requests = append(s.requests, ipc.RollbackRequest{ConversationID: req.ConversationID, CallID: req.CallID})
+	ipc.WriteJSON(w, 200, ipc.RollbackResult{})
+	return nil
 }
 
 func (s *script) rollback(w http.ResponseWriter, r *http.Request) error {

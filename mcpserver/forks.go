@@ -157,7 +157,10 @@ func (t tools) keep(ctx context.Context, req *mcp.CallToolRequest, in keepIn) (*
 	if ask, err := t.confirm.ask(req, app, rollbackIn{Checkpoint: ipc.CheckpointID("fork " + in.Name), Scope: in.Scope, DryRun: in.DryRun}); err != nil || ask != nil {
 		return ask, rollbackOut{}, failedOrNil(err, what)
 	}
-	res, err := t.client.Keep(ctx, string(app.ID), in.Name, ipc.KeepRequest{Scope: in.Scope, DryRun: in.DryRun, AndStay: in.Stay})
+	conversation, call := asker(req.Params.Meta)
+	res, err := t.client.Keep(ctx, string(app.ID), in.Name, ipc.KeepRequest{
+		Scope: in.Scope, DryRun: in.DryRun, AndStay: in.Stay, ConversationID: conversation, CallID: call,
+	})
 	if err != nil && len(res.Stages) == 0 { // the rollback did not begin
 		return nil, rollbackOut{}, failedFork(err, what)
 	}

@@ -85,11 +85,18 @@ func TestWhoAsks(t *testing.T) {
 		if _, err := cs.CallTool(t.Context(), &mcp.CallToolParams{Meta: m, Name: "rollback_app", Arguments: map[string]any{"checkpoint_id": id}}); err != nil {
 			t.Fatal(err)
 		}
+		if _, err := cs.CallTool(t.Context(), &mcp.CallToolParams{Meta: m, Name: "keep_fork", Arguments: map[string]any{"name": "tried"}}); err != nil {
+			t.Fatal(err)
+		}
 	}
-	for i, want := range []ipc.RollbackRequest{{}, {CallID: "toolu_1"}, {ConversationID: "thread-1"}, {}} {
-		if got := s.requests[i]; got.CallID != want.CallID || got.ConversationID != want.ConversationID || got.Force {
+	for i, got := range s.requests {
+		want := []ipc.RollbackRequest{{}, {CallID: "toolu_1"}, {ConversationID: "thread-1"}, {}}[i/2]
+		if got.CallID != want.CallID || got.ConversationID != want.ConversationID || got.Force {
 			t.Errorf("%d: %+v", i, got)
 		}
+	}
+	if len(s.requests) != 8 {
+		t.Errorf("%d requests", len(s.requests))
 	}
 }
 

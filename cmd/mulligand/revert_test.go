@@ -15,6 +15,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"mulligan/errs"
 	"mulligan/ipc"
 	"mulligan/testkit"
 )
@@ -647,5 +648,71 @@ func TestSessionsSideBySide(t *testing.T) {
 	a.d.must("rollback", cp, "--app", "shop", "--force", "--scope", "layer:files")
 	if got := look(t, a.ws); got.at("one.txt") != nil || got.at("two.txt") != nil {
 		t.Error("forced, it is not as before both")
+	}
+}
+
+// TestSessionsAsk has one of two sessions side by side ask for rollbacks by mulligan's own tools, as Claude Code does: the daemon knows from the call
+// which session asks.
+func TestSessionsAsk(t *testing.T) {
+	t.Parallel()
+	a, h := newHooked(t, "claude-code")
+	tell := func(session, event, more string) {
+		h.run(strings.Replace(h.claude(event, more), `"session_id":"s1"`, fmt.Sprintf(`"session_id":%q`, session), 1))
+	}
+	before := func(session, tool, id string) {
+		tell(session, "PreToolUse", fmt.Sprintf(`,"tool_name":%q,"tool_use_id":%q,"tool_input":{}`, tool, id))
+	}
+	after := func(session, tool, id string) {
+		tell(session, "PostToolUse", fmt.Sprintf(`,"tool_name":%q,"tool_use_id":%q,"tool_input":{},"tool_response":{}`, tool, id))
+		h.ended(id)
+	}
+	rollback := func(session, id string, cp ipc.CheckpointID) (ipc.RollbackResult, error) {
+		before(session, "mcp__mulligan__rollback_app", id)
+		res, err := a.d.client.Rollback(t.Context(), "shop", cp, ipc.RollbackRequest{Scope: []string{"layer:files"}, CallID: ipc.CallID(id)}, nil)
+		after(session, "mcp__mulligan__rollback_app", id)
+		return res, err
+	}
+
+	// To a checkpoint that the session made itself, while another one does nothing.
+	tell("one", "UserPromptSubmit", `,"prompt":"go"`)
+	tell("two", "UserPromptSubmit", `,"prompt":"go"`)
+	before("one", "mcp__mulligan__create_checkpoint", "toolu_1")
+	cp := ask[ipc.Checkpoint](a.d, "create", "--app", "shop")
+	after("one", "mcp__mulligan__create_checkpoint", "toolu_1")
+	made := look(t, a.ws)
+	before("one", "Write", "toolu_2")
+	a.write(t, "one.txt", "1\n")
+	after("one", "Write", "toolu_2")
+	if _, err := rollback("one", "toolu_3", cp.ID); err != nil {
+		t.Errorf("its own work: %v", err)
+	}
+	(&oracle{t: t}).compare("its own work rolled back", look(t, a.ws), made)
+	tell("one", "Stop", "")
+
+	// To before what another session writes in a call that still runs.
+	tell("three", "UserPromptSubmit", `,"prompt":"go"`)
+	before("two", "Bash", "toolu_4")
+	a.write(t, "two.txt", "2\n")
+	theirs := look(t, a.ws)
+	_, err := rollback("three", "toolu_5", cp.ID)
+	if errs.KindOf(err) != errs.Conflict || !strings.Contains(err.Error(), "session two") || !strings.Contains(err.Error(), "two.txt") {
+		t.Errorf("another's work: %v", err)
+	}
+	(&oracle{t: t}).compare("another's work", look(t, a.ws), theirs)
+	after("two", "Bash", "toolu_4")
+	tell("two", "Stop", "")
+	tell("three", "Stop", "")
+
+	// With it a turn begins: its safety checkpoint is the turn's, and not that of a newer turn in which a call runs.
+	tell("four", "UserPromptSubmit", `,"prompt":"go"`)
+	tell("five", "UserPromptSubmit", `,"prompt":"go"`)
+	before("five", "Bash", "toolu_6")
+	res, err := rollback("four", "toolu_7", cp.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	turns := ask[ipc.TurnList](a.d, "turns", "--app", "shop", "--conversation", "four").Turns
+	if len(turns) != 1 || turns[0].CheckpointID == nil || *turns[0].CheckpointID != res.SafetyCheckpoint.ID {
+		t.Errorf("the safety checkpoint is %s, and the turn %+v", res.SafetyCheckpoint.ID, turns)
 	}
 }

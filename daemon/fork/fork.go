@@ -324,7 +324,10 @@ func (s *Service) KeepFork(ctx context.Context, who ipc.Caller, ref, name string
 		return res, errs.Wrap(errs.Failed, op, errs.Also(err, forget()))
 	}
 	res, err = s.rollbacks.Rollback(ctx, who, string(parent.Rec().ID), cp.ID,
-		ipc.RollbackRequest{Scope: req.Scope, DryRun: req.DryRun, Reason: "keep fork " + a.Rec().Fork.Name, Without: without}, nil)
+		ipc.RollbackRequest{
+			Scope: req.Scope, DryRun: req.DryRun, Reason: "keep fork " + a.Rec().Fork.Name, Without: without,
+			ConversationID: req.ConversationID, CallID: req.CallID,
+		}, nil)
 	if req.DryRun { // what was made to compare is no checkpoint of anybody's
 		for _, name := range without {
 			res.Warnings = append(res.Warnings, fmt.Sprintf("%s: the app's cluster becomes the fork's as a whole, and what that changes is not listed.", name))

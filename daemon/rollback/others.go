@@ -169,11 +169,14 @@ func (o *others) neighbours(ctx context.Context, all []store.Turn, own string) (
 }
 
 // writersOf returns the turns that made the writes for which since is true, but for writes that the
-// session own may have made.
+// session own may have made. A write during a call is not that of a turn without calls.
 func writersOf(l *turns.Attribution, own string, since func(turns.WriteID) bool) []*neighbour {
 	found := map[ipc.TurnID]*neighbour{}
 	for p := range l.Attributed() {
 		by := l.Of(snap.Write{Path: p.Path, At: p.At})
+		if calls := slices.DeleteFunc(slices.Clone(by), func(s *turns.WriteRange) bool { return s.Call.ID == "" }); len(calls) > 0 {
+			by = calls
+		}
 		if !since(p) || own != "" && slices.ContainsFunc(by, func(s *turns.WriteRange) bool { return s.Turn.ConversationID == own }) {
 			continue
 		}

@@ -105,8 +105,8 @@ func scopeOfRevert(paths []string) []string {
 }
 
 // turnThatBegins returns the turn that begins with this rollback, or "": an agent's turn that is open
-// and changed nothing so far. Either the request names the agent's session or call, or the agent is in
-// the middle of a call.
+// and changed nothing so far. Either the request names the agent's session or call, or it names none and
+// the agent is in the middle of a call.
 func (r *rollback) turnThatBegins(ctx context.Context) (ipc.TurnID, error) {
 	open, err := r.d.store.OpenTurns(ctx, r.a.Rec().ID)
 	if err != nil {
@@ -122,7 +122,7 @@ func (r *rollback) turnThatBegins(ctx context.Context) (ipc.TurnID, error) {
 		}
 		said := r.req.ConversationID != "" && r.req.ConversationID == t.ConversationID ||
 			slices.ContainsFunc(calls, func(c store.Call) bool { return r.req.CallID != "" && c.ID == r.req.CallID })
-		at := slices.ContainsFunc(calls, func(c store.Call) bool { return c.EndedAt == nil })
+		at := r.req.ConversationID == "" && r.req.CallID == "" && slices.ContainsFunc(calls, func(c store.Call) bool { return c.EndedAt == nil })
 		if said || at && !r.plan.UndoRedo { // an undo in the middle of a call is likely a person's
 			return t.ID, nil
 		}

@@ -16,7 +16,7 @@ import (
 )
 
 // WriteRange is the part of the journal in which one call ran, or one whole turn that announced no
-// calls.
+// calls, but for those of mulligan's own tools.
 type WriteRange struct {
 	Turn     store.Turn
 	Call     store.Call // the zero Call for a whole turn
@@ -24,6 +24,15 @@ type WriteRange struct {
 	// Loose: a write in this range is only weak evidence, because the end of the call is not
 	// known, or there was no call.
 	Loose bool
+}
+
+// ownTools are how the names of mulligan's own tools begin: with Claude Code and Codex, with Gemini CLI, and with OpenCode and Goose.
+var ownTools = []string{"mcp__mulligan__", "mcp_mulligan_", "mulligan_"}
+
+// own reports whether a call is of one of mulligan's own tools. It is recorded so that the daemon knows which session asks, and is no work of the
+// agent: what is written meanwhile is mulligan's writing, or another's.
+func own(c store.Call) bool {
+	return slices.ContainsFunc(ownTools, func(begin string) bool { return strings.HasPrefix(c.Tool, begin) })
 }
 
 // delegates are tools that only start other calls.
@@ -45,6 +54,7 @@ func (svc *Service) WriteRanges(ctx context.Context, turn store.Turn, now snap.M
 	if err != nil {
 		return nil, err
 	}
+	calls = slices.DeleteFunc(calls, own)
 	end := turn.End
 	if turn.EndedAt == nil {
 		end = now

@@ -205,7 +205,7 @@ func (svc *Service) findTurn(ctx context.Context, who ipc.Caller, ref string, id
 
 // BeginCall records that a tool call of a turn begins. If req.Before is set, it waits a moment
 // until earlier writes are in the journal: then the turn's checkpoint and the writes attributed to
-// the call are exact.
+// the call are exact. It does not wait for a call of mulligan's own tools.
 func (svc *Service) BeginCall(ctx context.Context, who ipc.Caller, ref string, turn ipc.TurnID, req ipc.BeginCall) (ipc.Call, error) {
 	const op = "begin call"
 	a, rec, err := svc.findTurn(ctx, who, ref, turn)
@@ -219,7 +219,7 @@ func (svc *Service) BeginCall(ctx context.Context, who ipc.Caller, ref string, t
 		req.CallID = ipc.CallID(records.NewID("call-"))
 	}
 	c := store.Call{Call: ipc.Call{ID: req.CallID, TurnID: turn, Tool: req.Tool, StartedAt: svc.opt.Now().UTC()}}
-	if t := TrackerOf(a); t != nil {
+	if t := TrackerOf(a); t != nil && !own(c) {
 		wait := t.svc.opt.AgentWait
 		if req.DeadlineMS > 0 {
 			wait = min(time.Duration(req.DeadlineMS)*time.Millisecond, 10*time.Second)
@@ -272,14 +272,16 @@ func (svc *Service) EndCall(ctx context.Context, who ipc.Caller, ref string, in 
 	}
 	// If there is no tracker, the caller is not waited for longer than it waits: afterwards, others' writes would count as the call's. The call then
 	// stays open, and ends where the next one begins, or with its turn.
-	t, err := svc.tracker(ctx, a)
+	if !own(c) {
+		t, err := svc.tracker(ctx, a)
+		if err == nil && t != nil {
+			c.End, err = t.Flush(context.WithoutCancel(ctx))
+		}
+		if err != nil {
+			return ipc.Call{}, errs.Wrap(errs.Failed, op, err)
+		}
+	}
 	ctx = context.WithoutCancel(ctx)
-	if err == nil && t != nil {
-		c.End, err = t.Flush(ctx)
-	}
-	if err != nil {
-		return ipc.Call{}, errs.Wrap(errs.Failed, op, err)
-	}
 	now := svc.opt.Now().UTC()
 	c.EndedAt = &now
 	return c.Call, errs.Wrap(errs.Failed, op, svc.store.PutCall(ctx, turn.Seq, c))
