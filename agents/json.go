@@ -21,6 +21,7 @@ type jsonPart struct {
 	value   string   // in JSON
 	element bool     // the value is an element of the array at path
 	stays   bool     // the file needs it without mulligan too: it is not removed again
+	server  mcpEntry // the value, if it is an MCP entry
 	// ours reports whether the value at names in the file is mulligan's. The name of an array's element is "*".
 	ours func(names []string, v *hujson.Value) bool
 }
@@ -32,7 +33,11 @@ func (e jsonEdit) Insert(text string) (string, error) {
 	if done, err := e.complete(text); done || err != nil {
 		return text, err
 	}
-	text, err := e.Remove(text)
+	text, err := e.aim(text)
+	if err != nil {
+		return "", err
+	}
+	text, err = e.cut(text, func(p jsonPart, v *hujson.Value) bool { return p.server == nil || !p.has(v) })
 	if err != nil {
 		return "", err
 	}
@@ -47,8 +52,48 @@ func (e jsonEdit) Insert(text string) (string, error) {
 	return text, nil
 }
 
+// aim sets the program of mulligan's MCP entries.
+func (e jsonEdit) aim(text string) (string, error) {
+	for _, p := range e {
+		if p.server == nil || isBlank(text) {
+			continue
+		}
+		root, err := parseJSON(text)
+		if err != nil {
+			return "", err
+		}
+		find(&root, func(names []string, v *hujson.Value) bool {
+			if !p.ours(names, v) {
+				return false
+			}
+			program, at := p.server["command"], member(v.Value.(*hujson.Object), "command")
+			if want, isList := program.([]any); isList && at != nil {
+				program = want[0]
+				if have, ok := at.Value.(*hujson.Array); ok && len(have.Elements) > 0 {
+					at = &have.Elements[0]
+				}
+			}
+			if at != nil {
+				text = text[:at.StartOffset] + literal(program.(string)) + text[at.EndOffset:]
+			}
+			return true
+		})
+	}
+	return text, nil
+}
+
 // Remove removes mulligan's values, and containers that become empty.
 func (e jsonEdit) Remove(text string) (string, error) {
+	return e.cut(text, func(jsonPart, *hujson.Value) bool { return true })
+}
+
+// Before removes mulligan's values except an MCP entry that a user wrote.
+func (e jsonEdit) Before(text string) (string, error) {
+	return e.cut(text, func(p jsonPart, v *hujson.Value) bool { return p.server == nil || p.server.isMade(decoded(minimal(v))) })
+}
+
+// cut removes those of mulligan's values for which old returns true, and containers that become empty.
+func (e jsonEdit) cut(text string, old func(jsonPart, *hujson.Value) bool) (string, error) {
 	if isBlank(text) {
 		return text, nil
 	}
@@ -57,16 +102,15 @@ func (e jsonEdit) Remove(text string) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		found, ok := find(&root, e.owned)
+		found, ok := find(&root, func(names []string, v *hujson.Value) bool {
+			i := slices.IndexFunc(e, func(p jsonPart) bool { return p.ours != nil && p.ours(names, v) })
+			return i >= 0 && old(e[i], v)
+		})
 		if !ok {
 			return text, nil
 		}
 		text = found.cut(text)
 	}
-}
-
-func (e jsonEdit) owned(names []string, v *hujson.Value) bool {
-	return slices.ContainsFunc(e, func(p jsonPart) bool { return p.ours != nil && p.ours(names, v) })
 }
 
 // complete reports whether the file has all parts in their present version.
@@ -84,13 +128,21 @@ func (e jsonEdit) complete(text string) (bool, error) {
 			names = append(slices.Clone(names), "*")
 		}
 		_, ok := find(&root, func(at []string, v *hujson.Value) bool {
-			return slices.Equal(at, names) && (p.stays || minimal(v) == compact(p.value))
+			return slices.Equal(at, names) && p.has(v)
 		})
 		if !ok {
 			return false, nil
 		}
 	}
 	return true, nil
+}
+
+// has reports whether v, at the part's place, is as it must be.
+func (p jsonPart) has(v *hujson.Value) bool {
+	if p.server != nil {
+		return p.server.starts(decoded(minimal(v)))
+	}
+	return p.stays || minimal(v) == compact(p.value)
 }
 
 // isBlank reports whether text consists of JSON white space.
@@ -136,11 +188,10 @@ func (p jsonPart) insert(text string) (string, error) {
 		value = "[" + value + "]"
 	}
 	if depth == len(p.path) {
-		if p.stays {
+		if p.has(at) {
 			return text, nil
 		}
-		return "", errs.New(errs.Conflict, opSettings, "the file already has %s, which mulligan did not write", strings.Join(p.path, ".")).
-			WithHint("rename that entry")
+		return "", notOurs(p.path...)
 	}
 	for i := len(p.path) - 1; i > depth; i-- {
 		value = "{" + literal(p.path[i]) + ":" + value + "}"

@@ -46,10 +46,7 @@ var opencode = &Agent{
 			config += "c"
 		}
 		return []Change{
-			{root, config, p.mode(), jsonEdit{{
-				path: []string{"mcp", "mulligan"}, ours: isServer("mcp"),
-				value: `{"type":"local","command":[` + literal(p.Program) + `,"mcp"],"enabled":true}`,
-			}}},
+			{root, config, p.mode(), jsonEdit{serverAs("mcp", `{"type":"local","command":[`+literal(p.Program)+`,"mcp"],"enabled":true}`)}},
 			{root, plugins + "mulligan.js", p.mode(), whole{strings.ReplaceAll(opencodePlugin, "@PROGRAM@", literal(p.Program)), "mulligan install opencode"}},
 		}
 	},

@@ -87,10 +87,13 @@ type Change struct {
 }
 
 // Edit inserts mulligan's part into a file's text and removes it. The text of a missing file is "". Both are idempotent and
-// keep all other bytes.
+// keep all other bytes. What a user added to mulligan's MCP entry stays in it.
 type Edit interface {
 	Insert(text string) (string, error)
 	Remove(text string) (string, error)
+	// Before returns the text as it was before Insert, as far as that can be told: an MCP entry that differs from
+	// Insert's in more than the program was written by a user, and stays.
+	Before(text string) (string, error)
 }
 
 // quote returns s as one word of a shell command.

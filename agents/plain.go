@@ -10,6 +10,7 @@ const mark = "\uFEFF"
 
 func (p plain) Insert(text string) (string, error) { return p.through(text, p.edit.Insert) }
 func (p plain) Remove(text string) (string, error) { return p.through(text, p.edit.Remove) }
+func (p plain) Before(text string) (string, error) { return p.through(text, p.edit.Before) }
 
 func (p plain) through(text string, edit func(string) (string, error)) (string, error) {
 	body, marked := strings.CutPrefix(text, mark)

@@ -31,6 +31,12 @@ type backup struct {
 	Folders []string `json:"folders,omitempty"`
 }
 
+// hasPart reports whether an MCP entry of mulligan's was in the file before the installation: a user wrote it.
+func (b backup) hasPart(c Change) bool {
+	text, err := c.Edit.Remove(string(b.Before))
+	return err == nil && text != string(b.Before)
+}
+
 // Edited is the planned change of one file.
 type Edited struct {
 	Path   string `json:"path"`
@@ -52,16 +58,20 @@ func (a *Agent) Install(p Place, b Backups) ([]Edited, error) {
 		e := Edited{change: c, file: f, Backup: b.path(a.Name, f.path)}
 		old, known := b.load(e.Backup)
 		e.known = known
-		if known && f.exists && old.After == sum(f.text) {
-			base, err := c.Edit.Insert(string(old.Before))
-			e.text, e.kept = base, old
-			return e, err
-		}
-		base, err := c.Edit.Remove(f.text)
-		if err != nil {
-			return e, err
-		}
+		var err error
 		if e.text, err = c.Edit.Insert(f.text); err != nil {
+			return e, err
+		}
+		if known && f.exists && old.After == sum(f.text) {
+			e.kept = old
+			return e, nil
+		}
+		without := c.Edit.Before
+		if known && !old.hasPart(c) {
+			without = c.Edit.Remove
+		}
+		base, err := without(f.text)
+		if err != nil {
 			return e, err
 		}
 		e.kept = backup{Path: f.path, Existed: f.exists && !(base == "" && f.text != ""), Before: []byte(base)}
@@ -82,7 +92,11 @@ func (a *Agent) Uninstall(p Place, b Backups) ([]Edited, error) {
 			e.text, e.gone = string(old.Before), !old.Existed
 			return e, nil
 		}
-		text, err := c.Edit.Remove(f.text)
+		without := c.Edit.Remove
+		if known && old.hasPart(c) {
+			without = c.Edit.Before
+		}
+		text, err := without(f.text)
 		e.text = text
 		e.gone = f.text != "" && (text == "" || known && !old.Existed && compact(text) == "{}")
 		return e, err

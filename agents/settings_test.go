@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -350,15 +351,18 @@ func TestInstallRefuses(t *testing.T) {
 		text  string
 		kind  errs.Kind
 	}{
-		"another server of that name": {claude, ".claude.json", `{"mcpServers":{"mulligan":{"command":"golf"}}}`, errs.Conflict},
-		"hooks that are no object":    {claude, ".claude/settings.json", `{"hooks":[]}`, errs.Invalid},
-		"an event that is no list":    {gemini, ".gemini/settings.json", `{"hooks":{"BeforeTool":{}}}`, errs.Invalid},
-		"damaged JSON":                {claude, ".claude/settings.json", `{"hooks":`, errs.Invalid},
-		"JSON that is no object":      {cursor, ".cursor/mcp.json", `[]`, errs.Invalid},
-		"damaged TOML":                {codex, ".codex/config.toml", "a = [", errs.Invalid},
-		"inline servers in TOML":      {codex, ".codex/config.toml", "mcp_servers = {}\n", errs.Conflict},
-		"YAML in one line":            {goose, ".config/goose/config.yaml", "extensions: {}\n", errs.Conflict},
-		"a hook of that name":         {cline, "Documents/Cline/Hooks/PreToolUse", "#!/bin/sh\n", errs.Conflict},
+		"another server of that name":  {claude, ".claude.json", `{"mcpServers":{"mulligan":{"command":"golf"}}}`, errs.Conflict},
+		"hooks that are no object":     {claude, ".claude/settings.json", `{"hooks":[]}`, errs.Invalid},
+		"an event that is no list":     {gemini, ".gemini/settings.json", `{"hooks":{"BeforeTool":{}}}`, errs.Invalid},
+		"another table of that name":   {codex, ".codex/config.toml", "[mcp_servers.mulligan]\ncommand = \"golf\"\n", errs.Conflict},
+		"another mapping of that name": {goose, ".config/goose/config.yaml", "extensions:\n  mulligan:\n    cmd: golf\n", errs.Conflict},
+		"damaged JSON":                 {claude, ".claude/settings.json", `{"hooks":`, errs.Invalid},
+		"JSON that is no object":       {cursor, ".cursor/mcp.json", `[]`, errs.Invalid},
+		"damaged TOML":                 {codex, ".codex/config.toml", "a = [", errs.Invalid},
+		"damaged YAML":                 {goose, ".config/goose/config.yaml", "extensions:\n  a: [\n", errs.Invalid},
+		"inline servers in TOML":       {codex, ".codex/config.toml", "mcp_servers = {}\n", errs.Conflict},
+		"YAML in one line":             {goose, ".config/goose/config.yaml", "extensions: {}\n", errs.Conflict},
+		"a hook of that name":          {cline, "Documents/Cline/Hooks/PreToolUse", "#!/bin/sh\n", errs.Conflict},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t, User)
@@ -372,6 +376,107 @@ func TestInstallRefuses(t *testing.T) {
 			_, err := tt.agent.Install(b.place, b.backups)
 			if errs.KindOf(err) != tt.kind || !strings.Contains(err.Error(), path) || strings.Contains(err.Error(), "\n") {
 				t.Errorf("%v", err)
+			}
+			list, err := tt.agent.Uninstall(b.place, b.backups)
+			for _, e := range list {
+				if e.Action != "unchanged" {
+					t.Errorf("uninstalled: %s is %s", e.Path, e.Action)
+				}
+			}
+			if err != nil && tt.kind != errs.Invalid && tt.text != "extensions: {}\n" {
+				t.Errorf("uninstalled: %v", err)
+			}
+		})
+	}
+}
+
+// What a user set in the MCP entry stays, who ever wrote the entry, also when mulligan is somewhere else now; and an entry of the user's own is given
+// back to the byte.
+func TestInstallKeepsTheUsersEntry(t *testing.T) {
+	for a, tt := range map[*Agent]struct{ path, own, from, to string }{
+		claude: {".claude.json", `{
+  "numStartups": 3,
+  "mcpServers": {"mulligan": {"type": "stdio", "command": "mulligan", "args": ["mcp", "--confirm"], "env": {"A": "b"}}}
+}
+`, "\"mcp\"\n", "\"mcp\", \"--confirm\"\n"},
+		gemini: {".gemini/settings.json", `{"mcpServers": {"mulligan": {"command": "mulligan", "args": ["mcp", "--confirm"], "trust": true}}}`,
+			"\"mcp\"\n", "\"mcp\", \"--confirm\"\n"},
+		opencode: {".config/opencode/opencode.json", `{"mcp": {"mulligan": {"type": "local", "command": ["mulligan", "mcp", "--confirm"] /* mine */}}}`,
+			"\"mcp\"\n", "\"mcp\", \"--confirm\"\n"},
+		codex: {".codex/config.toml", `model = "x"
+
+[mcp_servers.mulligan]
+command = "mulligan"
+args = ["mcp", "--confirm"] # mine
+
+[mcp_servers.mulligan.env]
+A = "b"
+`, `["mcp"]`, `["mcp", "--confirm"]`},
+		goose: {".config/goose/config.yaml", `extensions:
+  mulligan:
+    args:
+    - mcp
+    - --confirm
+    cmd: mulligan
+    name: mulligan # mine
+`, "- mcp\n", "- mcp\n      - --confirm\n"},
+	} {
+		t.Run(a.Name, func(t *testing.T) {
+			b := newBench(t, User)
+			path := filepath.Join(b.place.Home, tt.path)
+			is := func(what string, want ...string) {
+				t.Helper()
+				text, err := os.ReadFile(path)
+				for _, word := range append(want, b.place.Program, "--confirm") {
+					if err != nil || strings.Count(string(text), word) < 1 {
+						t.Errorf("%s: %v: %s is not in\n%s", what, err, word, text)
+					}
+				}
+				if got, _, err := a.Condition(b.place, b.backups); err != nil || got != Complete {
+					t.Errorf("%s: %v, %v:\n%s", what, got, err, text)
+				}
+			}
+			// The user's own entry.
+			if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte(tt.own), 0o600)); err != nil {
+				t.Fatal(err)
+			}
+			before := b.tree()
+			b.install(a)
+			is("the user's own")
+			after := b.tree()
+			b.install(a)
+			b.same("installed twice", b.tree(), after)
+			b.uninstall(a)
+			b.same("uninstalled", b.tree(), before)
+			// Of a file that was changed since, it stays.
+			b.install(a)
+			text, err := os.ReadFile(path)
+			if err := errors.Join(err, os.WriteFile(path, append(text, '\n'), 0o600)); err != nil {
+				t.Fatal(err)
+			}
+			b.uninstall(a)
+			if text, err := os.ReadFile(path); err != nil || !strings.Contains(string(text), "--confirm") || strings.Contains(string(text), " hook ") {
+				t.Errorf("uninstalled, it is\n%s", text)
+			}
+			// One of mulligan's, to which the user adds something.
+			if err := os.Remove(path); err != nil {
+				t.Fatal(err)
+			}
+			b.install(a)
+			text, err = os.ReadFile(path)
+			if err != nil || strings.Count(string(text), tt.from) != 1 {
+				t.Fatalf("%v: %q is not once in\n%s", err, tt.from, text)
+			}
+			if err := os.WriteFile(path, []byte(strings.Replace(string(text), tt.from, tt.to, 1)), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			is("added to")
+			b.place.Program = "/usr/bin/mulligan"
+			b.install(a)
+			is("of another program")
+			b.uninstall(a)
+			if text, err := os.ReadFile(path); err == nil && strings.Contains(string(text), "mulligan") {
+				t.Errorf("uninstalled, it is\n%s", text)
 			}
 		})
 	}
@@ -535,6 +640,7 @@ func FuzzJSON(f *testing.F) {
 		}
 		f.Add(string(b))
 	}
+	f.Add(`{"mcpServers":{"mulligan":{"command":"mulligan","args":["mcp","--confirm"]}}}`)
 	p := Place{Scope: User, Home: "/home/ada", Program: "/usr/bin/mulligan", getenv: func(string) string { return "" }}
 	edit := append(grouped("gemini", p, "10", "Stop", "PreToolUse"), server("mcpServers", p, ""))
 	f.Fuzz(func(t *testing.T, text string) {
@@ -552,7 +658,9 @@ func FuzzJSON(f *testing.F) {
 		if err != nil {
 			t.Fatalf("%v: %q became %q", err, text, in)
 		}
-		if _, found := find(mustParse(t, out), edit.owned); found {
+		if _, found := find(mustParse(t, out), func(names []string, v *hujson.Value) bool {
+			return slices.ContainsFunc(edit, func(p jsonPart) bool { return p.ours(names, v) })
+		}); found {
 			t.Fatalf("%q became %q and then %q", text, in, out)
 		}
 		sameWords(t, text, in, out)
@@ -577,11 +685,13 @@ func sameWords(t *testing.T, text, in, out string) {
 }
 
 func FuzzTOML(f *testing.F) {
+	f.Add("[mcp_servers.mulligan]\ncommand = \"/opt/mulligan\"\nargs = [\"mcp\", \"--confirm\"]\n")
 	fuzzText(f, "*.toml", plain{tomlEdit{table: []string{"mcp_servers", "mulligan"}, lines: []string{`command = "mulligan"`}}})
 }
 
 func FuzzYAML(f *testing.F) {
-	fuzzText(f, "*.yaml", plain{yamlEdit{mapping: "extensions", name: "mulligan", lines: []string{"enabled: true", "args:", "  - mcp"}}})
+	f.Add("extensions:\n  mulligan:\n    cmd: /opt/mulligan\n    args:\n    - mcp\n    - --confirm\n")
+	fuzzText(f, "*.yaml", plain{yamlEdit{mapping: "extensions", name: "mulligan", lines: []string{"enabled: true", "cmd: mulligan", "args:", "  - mcp"}}})
 }
 
 func fuzzText(f *testing.F, pattern string, edit Edit) {

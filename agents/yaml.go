@@ -1,7 +1,10 @@
 package agents
 
 import (
+	"slices"
 	"strings"
+
+	"go.yaml.in/yaml/v3"
 
 	"mulligan/errs"
 )
@@ -15,19 +18,24 @@ type yamlEdit struct {
 
 // Insert adds the entry.
 func (e yamlEdit) Insert(text string) (string, error) {
+	there, entry, err := e.entry(text)
+	switch {
+	case err != nil || there && e.own().starts(entry):
+		return text, err
+	case there && !e.own().isIn(entry):
+		return "", notOurs(e.mapping, e.name)
+	case there:
+		aimed := e.aim(text)
+		if _, entry, err := e.entry(aimed); err == nil && e.own().starts(entry) {
+			return aimed, nil
+		}
+		if text, err = e.Remove(text); err != nil {
+			return "", err
+		}
+	}
 	lines := strings.SplitAfter(text, "\n")
 	at, indent, err := e.find(lines)
 	if err != nil {
-		return "", err
-	}
-	if at >= 0 && strings.Contains(text, "\n"+e.block(indent)) {
-		return text, nil
-	}
-	if text, err = e.Remove(text); err != nil {
-		return "", err
-	}
-	lines = strings.SplitAfter(text, "\n")
-	if at, indent, err = e.find(lines); err != nil {
 		return "", err
 	}
 	block := e.block(indent)
@@ -35,12 +43,44 @@ func (e yamlEdit) Insert(text string) (string, error) {
 		if text != "" && !strings.HasSuffix(text, "\n") {
 			text += "\n"
 		}
-		return text + e.mapping + ":\n" + block, nil
+		text += e.mapping + ":\n" + block
+	} else {
+		if !strings.HasSuffix(lines[at], "\n") {
+			lines[at] += "\n"
+		}
+		text = strings.Join(lines[:at+1], "") + block + strings.Join(lines[at+1:], "")
 	}
-	if !strings.HasSuffix(lines[at], "\n") {
-		lines[at] += "\n"
+	if there, _, err := e.entry(text); err != nil || !there {
+		return "", errs.New(errs.Conflict, opSettings, "mulligan cannot add to %s", e.mapping).WithHint("add it by hand")
 	}
-	return strings.Join(lines[:at+1], "") + block + strings.Join(lines[at+1:], ""), nil
+	return text, nil
+}
+
+// aim sets the program of mulligan's entry.
+func (e yamlEdit) aim(text string) string {
+	lines := strings.SplitAfter(text, "\n")
+	_, first, last, err := e.span(lines)
+	if err != nil || first < 0 {
+		return text
+	}
+	for _, line := range e.lines {
+		key, _, _ := strings.Cut(line, ":")
+		_, isText := e.own()[key].(string)
+		for i := first + 1; i <= last && isText && slices.Contains(starting, key); i++ {
+			if word := trimmed(lines[i]); strings.HasPrefix(word, key+":") {
+				lines[i] = lines[i][:depthOf(lines[i])] + line + "\n"
+			}
+		}
+	}
+	return strings.Join(lines, "")
+}
+
+// Before removes the entry unless a user wrote it.
+func (e yamlEdit) Before(text string) (string, error) {
+	if _, entry, err := e.entry(text); err != nil || !e.own().isMade(entry) {
+		return text, err
+	}
+	return e.Remove(text)
 }
 
 // block returns the lines of the entry.
@@ -52,14 +92,31 @@ func (e yamlEdit) block(indent string) string {
 	return block
 }
 
-// Remove removes the entry, and the mapping if it has no other entries.
+// Remove removes the entry, if it is mulligan's, and the mapping if it has no other entries.
 func (e yamlEdit) Remove(text string) (string, error) {
-	lines := strings.SplitAfter(text, "\n")
-	at, indent, err := e.find(lines)
-	if err != nil || at < 0 {
+	there, entry, err := e.entry(text)
+	if err != nil || !there || !e.own().isIn(entry) {
 		return text, err
 	}
-	first, last := -1, -1
+	lines := strings.SplitAfter(text, "\n")
+	at, first, last, err := e.span(lines)
+	if err != nil || first < 0 {
+		return text, err
+	}
+	rest := append(append([]string{}, lines[:first]...), lines[last+1:]...)
+	if trimmed(rest[at]) == e.mapping+":" && empty(rest, at) {
+		rest = append(rest[:at], rest[at+1:]...)
+	}
+	return strings.Join(rest, ""), nil
+}
+
+// span returns the line of the mapping, and the first and the last line of the entry; first is -1 if there is none.
+func (e yamlEdit) span(lines []string) (at, first, last int, err error) {
+	first, last = -1, -1
+	at, indent, err := e.find(lines)
+	if err != nil || at < 0 {
+		return at, first, last, err
+	}
 	for i := at + 1; i < len(lines); i++ {
 		word := trimmed(lines[i])
 		if word == "" || word[0] == '#' {
@@ -76,14 +133,25 @@ func (e yamlEdit) Remove(text string) (string, error) {
 			last = i
 		}
 	}
-	if first < 0 {
-		return text, nil
+	return at, first, last, nil
+}
+
+// own returns the entry that Insert adds.
+func (e yamlEdit) own() (entry mcpEntry) {
+	_ = yaml.Unmarshal([]byte(strings.Join(e.lines, "\n")), &entry) // they are valid
+	return entry
+}
+
+// entry reports whether text has the entry, and returns it.
+func (e yamlEdit) entry(text string) (there bool, entry mcpEntry, err error) {
+	var v map[string]any
+	if err := yaml.Unmarshal([]byte(text), &v); err != nil {
+		return false, nil, errs.New(errs.Invalid, opSettings, "%s", strings.ReplaceAll(err.Error(), "\n", " "))
 	}
-	rest := append(append([]string{}, lines[:first]...), lines[last+1:]...)
-	if trimmed(rest[at]) == e.mapping+":" && empty(rest, at) {
-		rest = append(rest[:at], rest[at+1:]...)
-	}
-	return strings.Join(rest, ""), nil
+	in, _ := v[e.mapping].(map[string]any)
+	at, there := in[e.name]
+	entry, _ = at.(map[string]any)
+	return there, entry, nil
 }
 
 // empty reports whether the mapping at a line has no entries.

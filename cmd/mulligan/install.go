@@ -25,8 +25,8 @@ With --scope user (the default) the agent has mulligan wherever you use it; with
 --scope project only in the project of the current folder, for everybody who works on
 it: then mulligan must be in their PATH.
 
-All else in the settings stays as it is, comments included. What a file was is kept in
-the user's state folder: mulligan uninstall AGENT gives back the same bytes, or, if
+All else in the settings stays as it is, comments included, and so does what you add to
+mulligan's MCP entry, such as --confirm. What a file was is kept in the user's state folder: mulligan uninstall AGENT gives back the same bytes, or, if
 the file was changed since, takes out only what is mulligan's. Doing it twice changes
 nothing more. --dry-run only prints the changes, as a diff.
 
