@@ -116,7 +116,19 @@ func realFolder(path string) (string, error) {
 	}
 }
 
-// writeSettings replaces a whole file and keeps its mode.
+// errChanged is why a file was not written: it is not as it was read. Agents write their settings too.
+var errChanged = errors.New("the file was changed since")
+
+// still returns an error unless the file is as it was read.
+func (f settingsFile) still(c Change) error {
+	now, err := readSettings(c)
+	if err == nil && (now.exists != f.exists || now.text != f.text) {
+		err = errChanged
+	}
+	return err
+}
+
+// writeSettings replaces a whole file, if it is as it was read, and keeps its mode.
 func writeSettings(c Change, f settingsFile, text string) error {
 	if err := os.MkdirAll(c.Root, 0o755); err != nil {
 		return unwritten(err)
@@ -129,7 +141,7 @@ func writeSettings(c Change, f settingsFile, text string) error {
 	if err := root.MkdirAll(filepath.Dir(f.name), folderMode(c.Mode)); err != nil {
 		return unwritten(err)
 	}
-	return unwritten(replace(root, f.name, []byte(text), f.mode))
+	return unwritten(replace(root, f.name, []byte(text), f.mode, func() error { return f.still(c) }))
 }
 
 // unwritten returns the error for a file that could not be written because of err.
@@ -151,8 +163,8 @@ func folderMode(mode os.FileMode) os.FileMode {
 	return 0o755
 }
 
-// replace writes a file beside name and renames it, durably.
-func replace(root *os.Root, name string, text []byte, mode os.FileMode) (err error) {
+// replace writes a file beside name and renames it, durably, unless check, if there is one, returns an error at the last moment.
+func replace(root *os.Root, name string, text []byte, mode os.FileMode, check func() error) (err error) {
 	b := make([]byte, 6)
 	_, _ = rand.Read(b) // never fails
 	tmp := filepath.Join(filepath.Dir(name), ".mulligan-"+hex.EncodeToString(b))
@@ -174,6 +186,9 @@ func replace(root *os.Root, name string, text []byte, mode os.FileMode) (err err
 	}
 	if closed := file.Close(); err == nil {
 		err = closed
+	}
+	if err == nil && check != nil {
+		err = check()
 	}
 	if err == nil {
 		err = root.Rename(tmp, name)
@@ -216,13 +231,16 @@ func missing(c Change, f settingsFile) ([]string, error) {
 	return made, nil
 }
 
-// removeSettings removes a file, and those folders that were made for it and are empty.
+// removeSettings removes a file, if it is as it was read, and those folders that were made for it and are empty.
 func removeSettings(c Change, f settingsFile, folders []string) error {
 	root, err := os.OpenRoot(c.Root)
 	if err != nil {
 		return errs.Wrap(errs.Failed, opSettings, err)
 	}
 	defer root.Close()
+	if err := f.still(c); err != nil {
+		return err
+	}
 	if err := root.Remove(f.name); err != nil {
 		return unwritten(err)
 	}

@@ -50,6 +50,8 @@ type Edited struct {
 	gone   bool   // the file is removed
 	kept   backup
 	known  bool // a backup existed before
+	// again plans the change anew.
+	again func() (Edited, error)
 }
 
 // Install plans the changes of files for the installation of an agent's settings.
@@ -108,30 +110,39 @@ func (a *Agent) plan(p Place, edit func(Change, settingsFile) (Edited, error)) (
 	var list []Edited
 	for _, c := range a.settings(p) {
 		c.Edit = plain{c.Edit}
-		f, err := readSettings(c)
+		e, err := planOne(c, edit)
 		if err != nil {
 			return nil, err
-		}
-		e, err := edit(c, f)
-		if err != nil {
-			return nil, about(f.path, err)
-		}
-		e.Path = f.path
-		e.Action = "changed"
-		switch {
-		case e.gone && f.exists:
-			e.Action, e.text = "removed", ""
-		case e.gone, e.text == f.text:
-			e.Action = "unchanged"
-		case !f.exists:
-			e.Action = "created"
-		}
-		if e.Action != "unchanged" {
-			e.Diff = udiff.Unified(f.path, f.path, f.text, e.text)
 		}
 		list = append(list, e)
 	}
 	return list, nil
+}
+
+func planOne(c Change, edit func(Change, settingsFile) (Edited, error)) (Edited, error) {
+	f, err := readSettings(c)
+	if err != nil {
+		return Edited{}, err
+	}
+	e, err := edit(c, f)
+	if err != nil {
+		return Edited{}, about(f.path, err)
+	}
+	e.again = func() (Edited, error) { return planOne(c, edit) }
+	e.Path = f.path
+	e.Action = "changed"
+	switch {
+	case e.gone && f.exists:
+		e.Action, e.text = "removed", ""
+	case e.gone, e.text == f.text:
+		e.Action = "unchanged"
+	case !f.exists:
+		e.Action = "created"
+	}
+	if e.Action != "unchanged" {
+		e.Diff = udiff.Unified(f.path, f.path, f.text, e.text)
+	}
+	return e, nil
 }
 
 // about adds the path of the file to an error. It returns nil for nil.
@@ -146,14 +157,39 @@ func about(path string, err error) error {
 	return &errs.Error{Kind: e.Kind, Op: e.Op, Message: path + ": " + e.Message, Hint: e.Hint, Err: e.Err}
 }
 
+// carryOut carries out the plan by write, and plans it anew if the file was changed since: else what another program wrote would be lost.
+func (e *Edited) carryOut(write func() error) error {
+	for range 5 {
+		if e.Action == "unchanged" {
+			return nil
+		}
+		if err := write(); !errors.Is(err, errChanged) {
+			return err
+		}
+		next, err := e.again()
+		if err != nil {
+			return err
+		}
+		*e = next
+	}
+	return about(e.Path, errs.New(errs.Conflict, opSettings, "another program changes the file again and again").WithHint("end that program, and try again"))
+}
+
 // Apply carries out plans of Install. It backs up each file before it changes the file. If a change fails, Apply undoes those
 // before it.
 func (b Backups) Apply(list []Edited) error {
 	for i := range list {
-		if list[i].Action == "unchanged" {
-			continue
-		}
-		if err := b.apply(&list[i]); err != nil {
+		e := &list[i]
+		err := e.carryOut(func() error {
+			err := b.apply(e)
+			if errors.Is(err, errChanged) {
+				if failed := b.putBack(*e); failed != nil {
+					return failed
+				}
+			}
+			return err
+		})
+		if err != nil {
 			for _, done := range slices.Backward(list[:i+1]) {
 				err = errs.Also(err, b.putBack(done))
 			}
@@ -184,9 +220,9 @@ func (b Backups) putBack(e Edited) error {
 	switch {
 	case err != nil || now.text != e.text: // Apply had not changed it
 	case e.Action == "created":
-		err = removeSettings(e.change, e.file, e.kept.Folders)
+		err = removeSettings(e.change, now, e.kept.Folders)
 	case e.Action == "changed":
-		err = writeSettings(e.change, e.file, e.file.text)
+		err = writeSettings(e.change, now, e.file.text)
 	}
 	if err != nil {
 		return about(e.Path, err)
@@ -204,16 +240,16 @@ func (b Backups) putBack(e Edited) error {
 // Undo carries out plans of Uninstall, the last file first: a folder may have been made for the first file, and can go only
 // with it.
 func (b Backups) Undo(list []Edited) error {
-	for _, e := range slices.Backward(list) {
-		var err error
-		switch e.Action {
-		case "removed":
-			err = removeSettings(e.change, e.file, e.kept.Folders)
-		case "changed":
-			err = writeSettings(e.change, e.file, e.text)
-		}
+	for i := range slices.Backward(list) {
+		e := &list[i]
+		err := e.carryOut(func() error {
+			if e.Action == "removed" {
+				return about(e.Path, removeSettings(e.change, e.file, e.kept.Folders))
+			}
+			return about(e.Path, writeSettings(e.change, e.file, e.text))
+		})
 		if err != nil {
-			return about(e.Path, err)
+			return err
 		}
 		if err := os.Remove(e.Backup); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return errs.Wrap(errs.Failed, opSettings, err)
@@ -248,7 +284,7 @@ func (b Backups) save(path string, kept backup) error {
 		return errs.Wrap(errs.Failed, "keep a backup", err)
 	}
 	defer root.Close()
-	return errs.Wrap(errs.Failed, "keep a backup", replace(root, filepath.Base(path), text, 0o600))
+	return errs.Wrap(errs.Failed, "keep a backup", replace(root, filepath.Base(path), text, 0o600, nil))
 }
 
 func sum(text string) string {

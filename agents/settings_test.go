@@ -580,6 +580,89 @@ func TestInstallFailsHalfway(t *testing.T) {
 	b.same("uninstalled", b.tree(), before)
 }
 
+// What another program writes into a file between the plan and its execution stays: Claude Code writes its settings all the time.
+func TestChangedSincePlanned(t *testing.T) {
+	b := newBench(t, User)
+	path := filepath.Join(b.place.Home, ".claude.json")
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	has := func(what string, mulligan bool, starts string) {
+		t.Helper()
+		text, err := os.ReadFile(path)
+		if err != nil || strings.Contains(string(text), "mulligan") != mulligan || !strings.Contains(string(text), starts) {
+			t.Errorf("%s: %v:\n%s", what, err, text)
+		}
+	}
+	for _, was := range []string{"", `{"numStartups": 1}`} { // the file is missing at first, or there
+		if was != "" {
+			write(was)
+		}
+		list, err := claude.Install(b.place, b.backups)
+		if err != nil {
+			t.Fatal(err)
+		}
+		write(`{"numStartups": 2}`)
+		if err := b.backups.Apply(list); err != nil {
+			t.Fatal(err)
+		}
+		has("installed", true, `"numStartups": 2`)
+
+		if list, err = claude.Uninstall(b.place, b.backups); err != nil {
+			t.Fatal(err)
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		write(strings.Replace(string(text), `"numStartups": 2`, `"numStartups": 3`, 1))
+		if err := b.backups.Undo(list); err != nil {
+			t.Fatal(err)
+		}
+		has("uninstalled", false, `"numStartups": 3`)
+
+		b.install(claude)
+		b.uninstall(claude)
+		has("once more", false, `"numStartups": 3`)
+		if err := os.Remove(path); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	// It ends also where the file is never left alone.
+	write("0")
+	before := b.tree()
+	a := &Agent{Name: "restless", settings: func(p Place) []Change { return []Change{{p.Home, ".claude.json", 0o600, restless{path}}} }}
+	list, err := a.Install(b.place, b.backups)
+	if err == nil {
+		err = b.backups.Apply(list)
+	}
+	if errs.KindOf(err) != errs.Conflict || !strings.Contains(err.Error(), path) || errs.HintOf(err) == "" {
+		t.Errorf("%v", err)
+	}
+	text, err := os.ReadFile(path)
+	if err != nil || len(text) < 3 || strings.Trim(string(text), "0") != "" {
+		t.Errorf("%v: %q", err, text)
+	}
+	write("0")
+	b.same("given up", b.tree(), before)
+	if left, err := os.ReadDir(b.backups.Dir); err != nil || len(left) > 0 {
+		t.Errorf("backups: %v, %v", left, err)
+	}
+}
+
+// restless is an edit of a file to which another program writes at each look.
+type restless struct{ path string }
+
+func (r restless) Insert(text string) (string, error) {
+	return text + "1", os.WriteFile(r.path, []byte(text+"0"), 0o600)
+}
+func (r restless) Remove(text string) (string, error) { return text, nil }
+func (r restless) Before(text string) (string, error) { return text, nil }
+
 // A link is followed within the root and never out of it, and stays a link.
 func TestLinks(t *testing.T) {
 	b := newBench(t, Project)
