@@ -83,7 +83,7 @@ func newHookedAt(t testing.TB, d *daemonProcess, agent string) (*testApp, hooks)
 }
 
 // A turn that hooks tell of has its checkpoint from before its first write,
-// whoever wrote, and is undone as a whole.
+// whoever wrote, and is undone as a whole. Its end is told again until the daemon hears it.
 func TestHookTurn(t *testing.T) {
 	a, h := newHooked(t, "claude-code")
 	if out, _ := h.run(h.claude("UserPromptSubmit", `,"prompt":"go"`)); out != "" {
@@ -94,7 +94,20 @@ func TestHookTurn(t *testing.T) {
 	a.write(t, "made.txt", "by a shell\n")
 	a.write(t, "src/d0/f1", "by a shell\n")
 	h.run(h.claude("PostToolUse", `,"tool_name":"Bash","tool_use_id":"toolu_1","tool_input":{},"tool_response":{}`))
+	// While the turn ends, the daemon is away for a moment. The end of the session tells it.
+	rename := func(from, to string) {
+		t.Helper()
+		if err := os.Rename(from, to); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rename(h.d.socket, h.d.socket+".away")
 	h.run(h.claude("Stop", ""))
+	rename(h.d.socket+".away", h.d.socket)
+	if turns := h.turns(); len(turns) == 0 || turns[0].EndedAt != nil {
+		t.Fatalf("the daemon was told: %+v", turns)
+	}
+	h.run(h.claude("SessionEnd", ""))
 	turns := h.turns()
 	if len(turns) == 0 || turns[0].Inferred || turns[0].Agent != "claude-code" || turns[0].ConversationID != "s1" || turns[0].CheckpointID == nil || turns[0].EndedAt == nil {
 		t.Fatalf("turns: %+v\n%s", turns, h.log())
