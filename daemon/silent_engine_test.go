@@ -3,9 +3,12 @@ package daemon_test
 import (
 	"context"
 	"encoding/json"
+	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -13,16 +16,19 @@ import (
 	"time"
 
 	"mulligan/daemon"
+	"mulligan/errs"
 	"mulligan/ipc"
 	"mulligan/testkit"
 )
 
 // silencer is a container engine with one container, web, that accepts connections and says nothing while it is silent. It becomes silent when it is
-// first asked to start the container.
+// first asked to start the container. The container uses the volume rows, and cannot be paused.
 type silencer struct {
+	volume  string // the folder of the volume
 	mu      sync.Mutex
 	running bool
 	again   bool          // it was asked to start the container before
+	stops   int           // how often it was asked to stop the container
 	speak   chan struct{} // closed while it speaks
 	asked   int           // how often it was asked while it was silent
 }
@@ -45,14 +51,22 @@ func (s *silencer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer s.mu.Unlock()
 	w.Header().Set("Api-Version", "1.44")
 	w.Header().Set("Content-Type", "application/json")
+	status := map[bool]string{true: "running", false: "exited"}[s.running]
 	switch {
+	case strings.HasSuffix(r.URL.Path, "/containers/json"):
+		_ = json.NewEncoder(w).Encode([]any{map[string]any{"Id": "1", "Names": []string{"/web"}, "State": status}})
+	case strings.HasSuffix(r.URL.Path, "/volumes/rows"):
+		_ = json.NewEncoder(w).Encode(map[string]any{"Name": "rows", "Driver": "local", "Mountpoint": s.volume})
+	case strings.HasSuffix(r.URL.Path, "/pause"):
+		w.WriteHeader(http.StatusInternalServerError)
+		_, _ = io.WriteString(w, `{"message": "no freezer"}`)
 	case strings.HasSuffix(r.URL.Path, "/containers/web/json"):
-		status := map[bool]string{true: "running", false: "exited"}[s.running]
 		_ = json.NewEncoder(w).Encode(map[string]any{ // the daemon sees what comes of it
 			"Id": "1", "Name": "/web", "State": map[string]any{"Status": status, "Running": s.running}, "Config": map[string]any{"Image": "x"}, "HostConfig": map[string]any{},
 		})
 	case strings.HasSuffix(r.URL.Path, "/stop"):
 		s.running = false
+		s.stops++
 		w.WriteHeader(http.StatusNoContent)
 	case strings.HasSuffix(r.URL.Path, "/start"):
 		if s.again {
@@ -61,6 +75,51 @@ func (s *silencer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			s.again, s.speak = true, make(chan struct{})
 		}
 		w.WriteHeader(http.StatusNoContent)
+	}
+}
+
+// serve returns the socket at which the engine answers.
+func (s *silencer) serve(t *testing.T) (socket string) {
+	t.Helper()
+	socket = filepath.Join(t.TempDir(), "e.sock")
+	listener, err := net.Listen("unix", socket)
+	check(t, err)
+	srv := httptest.NewUnstartedServer(s)
+	srv.Listener.Close()
+	srv.Listener = listener
+	srv.Start()
+	t.Cleanup(srv.Close)
+	return socket
+}
+
+// TestUnpausable has an engine that can stop a container, and not pause it: a checkpoint of the app while it runs is refused, and an undo stops the app first.
+func TestUnpausable(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
+	defer cancel()
+	speaks := make(chan struct{})
+	close(speaks)
+	e := &silencer{running: true, again: true, speak: speaks, volume: filepath.Join(t.TempDir(), "rows", "_data")}
+	check(t, os.MkdirAll(e.volume, 0o755))
+	d := openForks(t, daemon.Options{StateDir: filepath.Join(t.TempDir(), "state"), StopTimeout: 2 * time.Second, Steady: steady})
+	t.Cleanup(func() { check(t, d.Close(context.Background())) })
+	_, err := d.AddApp(ctx, root, ipc.App{Slug: "shop", Workspace: workspace(t), Unit: "container:web", Engine: e.serve(t), Volumes: []ipc.Volume{{Name: "rows"}}})
+	check(t, err)
+	write(t, e.volume, "row", "good")
+	cp, err := d.Create(ctx, root, "shop", ipc.CreateRequest{})
+	check(t, err)
+	write(t, e.volume, "row", "bad")
+	_, err = d.Create(ctx, root, "shop", ipc.CreateRequest{Quiesce: ipc.QuiesceNone})
+	if errs.KindOf(err) != errs.Conflict || !strings.Contains(fmt.Sprint(err), "no freezer") || !strings.Contains(errs.HintOf(err), "`mulligan create` stops") {
+		t.Errorf("while the container runs: %v; %s", err, errs.HintOf(err))
+	}
+	e.stops = 0
+	res, err := d.Rollback(ctx, root, "shop", cp.ID, ipc.RollbackRequest{}, nil)
+	if err != nil || e.stops == 0 || !e.running {
+		t.Errorf("%v\n%+v\nit was stopped %d times, and runs: %v", err, res, e.stops, e.running)
+	}
+	if got := read(t, e.volume, "row"); got != "good" {
+		t.Errorf("the row is %q", got)
 	}
 }
 
@@ -73,15 +132,7 @@ func TestSilentEngine(t *testing.T) {
 	speaks := make(chan struct{})
 	close(speaks)
 	e := &silencer{running: true, speak: speaks}
-	socket := filepath.Join(t.TempDir(), "e.sock")
-	listener, err := net.Listen("unix", socket)
-	check(t, err)
-	srv := httptest.NewUnstartedServer(e)
-	srv.Listener.Close()
-	srv.Listener = listener
-	srv.Start()
-	t.Cleanup(srv.Close)
-
+	socket := e.serve(t)
 	opt := daemon.Options{StateDir: filepath.Join(t.TempDir(), "state"), StopTimeout: 2 * time.Second, Steady: steady, Engines: time.Second}
 	d := openForks(t, opt)
 	shop, well := workspace(t), workspace(t)

@@ -19,21 +19,25 @@ import (
 
 func (p *Project) frozenFile() string { return filepath.Join(p.cfg.StateDir, "paused.json") }
 
-// Freeze pauses the project's containers that use a volume, and returns the function that lets them go on. If the process dies in
-// between, Thaw does it.
-func (p *Project) Freeze(ctx context.Context, volume string) (thaw func() error, err error) {
+// Freeze pauses the project's containers that use a volume, and returns the function that lets them go on. One that does not run is not paused: started names those
+// that have, or may have, started since. If a container runs and cannot be paused, the error is of kind errs.Conflict. If the process dies before thaw is called, Thaw
+// lets them go on.
+func (p *Project) Freeze(ctx context.Context, volume string) (thaw func() (started []string, err error), err error) {
 	if err := p.awaitThaw(ctx); err != nil {
 		return nil, err
 	}
-	if err := p.freeze(ctx, volume); err != nil {
+	idle, err := p.freeze(ctx, volume)
+	if err != nil {
 		<-p.freezing
 		return nil, err
 	}
-	return func() error {
+	return func() (started []string, err error) {
 		defer func() { <-p.freezing }()
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		return p.thaw(context.WithoutCancel(ctx))
+		ctx := context.WithoutCancel(ctx)
+		err = p.thaw(ctx)
+		return p.started(ctx, idle), err
 	}, nil
 }
 
@@ -47,54 +51,98 @@ func (p *Project) awaitThaw(ctx context.Context) error {
 	}
 }
 
-func (p *Project) freeze(ctx context.Context, volume string) error {
+// freeze returns the containers that it did not pause because they do not run.
+func (p *Project) freeze(ctx context.Context, volume string) (idle []*found, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if err := p.thaw(ctx); err != nil { // what an earlier capture could not let go on
-		return err
+		return nil, err
 	}
-	own, _, err := p.Users(ctx, volume)
+	users, err := p.Mounts(ctx, volume)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	list, err := p.look(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
+	var own []*found
 	var names []string
-	for _, f := range list {
-		if !slices.Contains(own, f.Name) || f.condition() != running {
+	for i := range list {
+		f := &list[i]
+		if f.gone || !slices.Contains(users, f.Name) {
 			continue
 		}
 		paused, err := p.pausedByOthers(ctx, f.Name, f.now.State)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		if !paused { // one that somebody else has paused stays paused afterwards
+		if paused { // and stays paused afterwards
+			continue
+		}
+		own = append(own, f)
+		if f.condition() == running {
 			names = append(names, f.Name)
 		}
 	}
 	if len(names) == 0 {
-		return nil
+		return own, nil
 	}
 	err = os.MkdirAll(p.cfg.StateDir, 0o700)
 	if err == nil {
 		err = durable.WriteJSON(p.frozenFile(), names)
 	}
 	if err != nil {
-		return errs.Wrap(errs.Failed, "note which containers are paused", err)
+		return nil, errs.Wrap(errs.Failed, "note which containers are paused", err)
 	}
-	err = each(names, func(name string) error {
+	err = each(own, func(f *found) error { return p.pause(ctx, f) })
+	if err != nil {
+		return nil, errs.Also(err, p.thaw(context.WithoutCancel(ctx)))
+	}
+	return slices.DeleteFunc(own, func(f *found) bool { return f.now.State.Paused }), nil
+}
+
+// pause pauses a container if it runs. The engine refuses that for one that has ended since f was found; so one that crashes again and again, and is started each
+// time, is tried until it is paused or found while it does not run. f says which of the two.
+func (p *Project) pause(ctx context.Context, f *found) error {
+	what := "pause container " + f.Name
+	for until := time.Now().Add(late); f.condition() == running; {
 		if err := p.cfg.Failpoint.At("pause container"); err != nil {
 			return err
 		}
-		_, err := p.e.api.ContainerPause(ctx, name, client.ContainerPauseOptions{})
-		return p.e.failure("pause container "+name, err)
-	})
-	if err != nil {
-		return errs.Also(err, p.thaw(context.WithoutCancel(ctx)))
+		_, err := p.e.api.ContainerPause(ctx, f.Name, client.ContainerPauseOptions{})
+		if err == nil {
+			f.now.State.Paused = true
+			return nil
+		}
+		in, cause := p.e.api.ContainerInspect(ctx, f.Name, client.ContainerInspectOptions{})
+		switch {
+		case errdefs.IsNotFound(cause):
+			f.gone = true
+			return nil
+		case cause != nil:
+			return p.e.failure(what, cause)
+		case in.Container.State == nil, time.Now().After(until):
+			return errs.Wrap(errs.Conflict, what, err)
+		}
+		f.now = in.Container
+		if err := linger(ctx); err != nil {
+			return p.e.failure(what, err)
+		}
 	}
 	return nil
+}
+
+// started returns the names of those containers that were started since they were found, or of which the engine does not say whether they were. The time of the
+// last start tells it also of one that has ended again.
+func (p *Project) started(ctx context.Context, idle []*found) (names []string) {
+	for _, f := range idle {
+		in, err := p.e.api.ContainerInspect(ctx, f.Name, client.ContainerInspectOptions{})
+		if s := in.Container.State; !errdefs.IsNotFound(err) && (err != nil || s == nil || s.StartedAt != f.now.State.StartedAt) {
+			names = append(names, f.Name)
+		}
+	}
+	return names
 }
 
 // late is for how long Docker may be wrong about whether a container is paused. It notes that when it pauses a container or lets it go on, and once more
@@ -141,8 +189,8 @@ func (p *Project) resume(ctx context.Context, name string) error {
 		in, cause := p.e.api.ContainerInspect(ctx, name, client.ContainerInspectOptions{})
 		s := in.Container.State
 		switch {
-		case errdefs.IsNotFound(cause), cause == nil && (s == nil || !s.Running):
-			return nil
+		case errdefs.IsNotFound(cause), cause == nil && (s == nil || !s.Running || s.Restarting):
+			return nil // it has ended; Docker calls one that is to be started again running, too
 		case cause != nil:
 			return p.e.failure("unpause container "+name, cause)
 		case !s.Paused:
@@ -178,12 +226,12 @@ func (p *Project) unpauseThawed(ctx context.Context, name string, groups []group
 	return errs.Also(err, errs.Wrap(errs.Failed, "let container "+name+" go on", thaw(groups)))
 }
 
-// each does something for all names at once, and returns the errors.
-func each(names []string, do func(name string) error) (err error) {
-	all := make([]error, len(names))
+// each does something for all at once, and returns the errors.
+func each[T any](list []T, do func(T) error) (err error) {
+	all := make([]error, len(list))
 	var wait sync.WaitGroup
-	for i, name := range names {
-		wait.Go(func() { all[i] = do(name) })
+	for i, one := range list {
+		wait.Go(func() { all[i] = do(one) })
 	}
 	wait.Wait()
 	for _, e := range all {

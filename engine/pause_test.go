@@ -14,6 +14,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -61,7 +62,7 @@ func TestFreeze(t *testing.T) {
 			t.Errorf("let go on while they are to be paused: %v", err)
 		}
 		paused("shop-db-1 shop-web-1")
-		must(t, thaw())
+		letGo(t, thaw)
 		paused("shop-web-1")
 
 		_, err = p.Freeze(ctx, "shop_rows") // by a process that dies now
@@ -81,6 +82,67 @@ func TestFreeze(t *testing.T) {
 		must(t, err)
 		must(t, next.Stop(ctx)) // a paused container too
 		s.runs()
+	})
+}
+
+// letGo lets containers go on, of which none was started meanwhile.
+func letGo(t *testing.T, thaw func() ([]string, error)) {
+	t.Helper()
+	if started, err := thaw(); err != nil || len(started) > 0 {
+		t.Errorf("started meanwhile: %q; %v", started, err)
+	}
+}
+
+// TestFreezeEnded has two containers end when they are about to be paused: one that Docker starts again, and one that somebody else starts before the others go on.
+func TestFreezeEnded(t *testing.T) {
+	onEach(t, func(t *testing.T, s *stage) {
+		ctx := t.Context()
+		const ends = "until test -e /data/end; do sleep 0.01; done; rm /data/end; exit 1"
+		s.run(spec{name: "shop-db-1", project: "shop", command: ends, volume: "shop_rows", restart: "always"})
+		s.run(spec{name: "shop-web-1", project: "shop", command: strings.ReplaceAll(ends, "end", "stop"), volume: "shop_rows"})
+		v, err := s.project("compose:shop").Volume(ctx, "rows")
+		must(t, err)
+		both := []string{"shop-db-1", "shop-web-1"}
+		var once sync.Once
+		end := func(step string) error {
+			if step != "pause container" {
+				return nil
+			}
+			once.Do(func() {
+				ran := map[string]string{}
+				for _, name := range both {
+					ran[name] = s.inspect(name).State.StartedAt
+				}
+				must(t, os.WriteFile(v.Dir+"/end", nil, 0o600))
+				must(t, os.WriteFile(v.Dir+"/stop", nil, 0o600))
+				for _, name := range both {
+					testkit.Eventually(t, name+" has ended", func() bool {
+						now := s.inspect(name).State
+						return !now.Running || now.Restarting || now.StartedAt != ran[name]
+					})
+				}
+			})
+			return nil
+		}
+		p := s.e.Project(engine.ProjectConfig{Unit: "compose:shop", Members: s.members(), StateDir: t.TempDir(), Failpoint: end})
+		thaw, err := p.Freeze(ctx, "shop_rows")
+		must(t, err)
+		s.start("shop-web-1")
+		if started, err := thaw(); err != nil || !slices.Contains(started, "shop-web-1") {
+			t.Errorf("started meanwhile: %q; %v", started, err)
+		}
+		if s.h.Kind == enginetest.Podman { // which restarts nothing by itself here
+			s.start("shop-db-1")
+		}
+		testkit.Eventually(t, "both run", func() bool {
+			return !slices.ContainsFunc(both, func(name string) bool { return s.inspect(name).State.Status != "running" })
+		})
+		thaw, err = p.Freeze(ctx, "shop_rows")
+		must(t, err)
+		for _, name := range both {
+			testkit.Eventually(t, name+" is paused", func() bool { return s.inspect(name).State.Paused })
+		}
+		letGo(t, thaw)
 	})
 }
 
@@ -203,7 +265,7 @@ func TestLateEvents(t *testing.T) {
 			thaw, err := p.Freeze(ctx, "shop_rows")
 			must(t, err)
 			really(true)
-			must(t, thaw())
+			letGo(t, thaw)
 			really(false)
 		}
 		_, err = p.Freeze(ctx, "shop_rows")

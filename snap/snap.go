@@ -48,7 +48,7 @@ func (h Hash) String() string {
 }
 
 // ErrChanged is the error of Commit and Capture if the live state changed while they worked: the live state is no longer the
-// base, or a file was written to during every attempt to read it. Its kind is errs.Conflict.
+// base, a file was written to during every attempt to read it, or what writes to it cannot be held still. Its kind is errs.Conflict.
 var ErrChanged = errors.New("the live state changed meanwhile")
 
 // Changed returns an error of kind errs.Conflict that wraps ErrChanged and names object.

@@ -26,8 +26,8 @@ func salvageable(err error) bool {
 }
 
 // captureBase captures the live state of the layers that take part. halted says that captureBase had to
-// stop the app, because a layer kept changing while the app ran, or cannot be read and is kept as raw
-// bytes.
+// stop the app, because a layer kept changing while the app ran, as a volume does whose containers cannot
+// be paused, or cannot be read and is kept as raw bytes.
 func (r *rollback) captureBase(ctx context.Context, still checkpoint.Stillness, running bool) (cp store.Checkpoint, halted bool, err error) {
 	cp, err = r.d.checkpoints.Capture(ctx, r.a, r.parts.layers(), checkpoint.How{Still: still, Revive: true, Paths: r.paths})
 	moving, kept := errors.Is(err, snap.ErrChanged), salvageable(err)

@@ -24,8 +24,9 @@ type Keeper interface {
 	Place(ctx context.Context, volume string) (dir string, err error)
 	// Users returns the names of the running containers that use a volume: those of the app, and strangers.
 	Users(ctx context.Context, volume string) (own, strangers []string, err error)
-	// Freeze pauses the app's containers that use a volume until thaw is called.
-	Freeze(ctx context.Context, volume string) (thaw func() error, err error)
+	// Freeze pauses the app's containers that use a volume until thaw is called. started names those that did not run, and have, or may have, started since. The
+	// error is of kind errs.Conflict if one runs and cannot be paused.
+	Freeze(ctx context.Context, volume string) (thaw func() (started []string, err error), err error)
 	// Thaw lets the containers go on that an earlier Freeze left paused, also one of a process that has died since. It waits for the end of one that is
 	// under way.
 	Thaw(ctx context.Context) error
@@ -98,17 +99,25 @@ func (d *Driver) Capture(ctx context.Context, req snap.CaptureRequest) (s snap.S
 		thaw, err := d.keeper.Freeze(ctx, d.name)
 		if err != nil {
 			d.stuck.Store(true) // it may have paused some of them
+			if errs.KindOf(err) == errs.Conflict {
+				err = &errs.Error{Kind: errs.Conflict, Err: unpaused{err}, Hint: whileStopped}
+			}
 			return s, errs.Wrap(errs.Failed, "capture volume "+d.name, err)
 		}
 		var once sync.Once
+		var started []string
 		var stuck error
-		goOn := func() { once.Do(func() { stuck = thaw() }) }
+		goOn := func() { once.Do(func() { started, stuck = thaw() }) }
 		req.Read = goOn
 		s, err = d.Driver.Capture(ctx, req)
 		if goOn(); stuck != nil {
 			d.stuck.Store(true)
 			stuck = fmt.Errorf("containers may still be paused: %w", stuck)
 			s.Warnings = append(s.Warnings, stuck.Error())
+		}
+		if err == nil && len(started) > 0 { // what they wrote may be in the snapshot in part
+			err = &errs.Error{Kind: errs.Conflict, Op: "capture volume " + d.name, Message: "containers were started meanwhile: " + strings.Join(started, ", "),
+				Hint: "try again, or: " + whileStopped, Err: snap.ErrChanged}
 		}
 		if err != nil {
 			return s, errs.Also(err, stuck)
@@ -121,6 +130,16 @@ func (d *Driver) Capture(ctx context.Context, req snap.CaptureRequest) (s snap.S
 	}
 	return s, nil
 }
+
+// whileStopped is the hint of a capture that fails because containers run.
+const whileStopped = "`mulligan create` stops the containers while it captures them"
+
+// unpaused is the error if a container cannot be paused. It counts as a snap.ErrChanged: while the container runs, there is no state of one moment to capture.
+type unpaused struct{ error }
+
+func (u unpaused) Unwrap() error { return u.error }
+
+func (u unpaused) Is(target error) bool { return target == snap.ErrChanged }
 
 // alone returns an error if a container of others uses the volume: its files must not change below it.
 func (d *Driver) alone(ctx context.Context) error {

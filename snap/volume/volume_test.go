@@ -22,9 +22,10 @@ type keeper struct {
 	own, strangers []string
 	frozen, thawed int
 	away           error
-	refuses        error  // of each attempt to pause the containers
-	stuck          error  // of each attempt to let them go on
-	during         func() // called while the containers are paused
+	refuses        error    // of each attempt to pause the containers
+	stuck          error    // of each attempt to let them go on
+	during         func()   // called while the containers are paused
+	started        []string // meanwhile
 }
 
 func (k *keeper) Place(context.Context, string) (string, error) { return k.dir, k.away }
@@ -33,7 +34,7 @@ func (k *keeper) Users(context.Context, string) (own, strangers []string, err er
 	return k.own, k.strangers, k.away
 }
 
-func (k *keeper) Freeze(context.Context, string) (func() error, error) {
+func (k *keeper) Freeze(context.Context, string) (func() ([]string, error), error) {
 	if err := errors.Join(k.away, k.refuses); err != nil {
 		return nil, err
 	}
@@ -41,7 +42,7 @@ func (k *keeper) Freeze(context.Context, string) (func() error, error) {
 	if k.during != nil {
 		k.during()
 	}
-	return k.thaw, nil
+	return func() ([]string, error) { return k.started, k.thaw() }, nil
 }
 
 func (k *keeper) thaw() error {
@@ -128,6 +129,30 @@ func TestPaused(t *testing.T) {
 	if k.frozen != k.thawed {
 		t.Errorf("after an error: paused %d times, and let go on %d times", k.frozen, k.thawed)
 	}
+}
+
+// TestMoving has containers that cannot be paused, or that the engine starts during a capture: the files are not of one moment, and only a stop of the app helps.
+func TestMoving(t *testing.T) {
+	ctx := t.Context()
+	d, k := open(t)
+	k.write(t, "good")
+	fails := func(words string) {
+		t.Helper()
+		_, err := d.Capture(ctx, snap.CaptureRequest{ID: "vol-1"})
+		wantErr(t, err, errs.Conflict, words)
+		if !errors.Is(err, snap.ErrChanged) {
+			t.Errorf("%v does not count as a change", err)
+		}
+	}
+	k.started = []string{"shop-db-1", "shop-web-1"}
+	fails("containers were started meanwhile: shop-db-1, shop-web-1")
+	if k.frozen != 1 || k.thawed != 1 {
+		t.Errorf("paused %d times, and let go on %d times", k.frozen, k.thawed)
+	}
+	k.refuses = errs.New(errs.Conflict, "pause container shop-db-1", "it does not stand still")
+	fails("pause container shop-db-1: it does not stand still")
+	_, err := d.Capture(ctx, snap.CaptureRequest{ID: "vol-2", Quiesced: true})
+	must(t, err)
 }
 
 // TestStuck cannot let the containers go on at the end of a capture: the capture says so, also one that failed, and Maintain tries again until it succeeds.
