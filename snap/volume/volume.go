@@ -66,7 +66,9 @@ func New(cfg Config) (*Driver, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Driver{Driver: d, name: cfg.Name, dir: cfg.Files.Dir, keeper: cfg.Keeper}, nil
+	v := &Driver{Driver: d, name: cfg.Name, dir: cfg.Files.Dir, keeper: cfg.Keeper}
+	v.stuck.Store(true) // the driver before this one, of the same process too, may have left some paused
+	return v, nil
 }
 
 // CapturesLive reports true: the containers that use the volume are paused during a capture.

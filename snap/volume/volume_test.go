@@ -155,11 +155,14 @@ func TestMoving(t *testing.T) {
 	must(t, err)
 }
 
-// TestStuck cannot let the containers go on at the end of a capture: the capture says so, also one that failed, and Maintain tries again until it succeeds.
+// TestStuck cannot let the containers go on at the end of a capture: the capture says so, also one that failed, and Maintain tries again until it succeeds, also that
+// of the driver after a change of the app.
 func TestStuck(t *testing.T) {
 	ctx := t.Context()
 	d, k := open(t)
 	k.write(t, "good")
+	k.stuck = errors.New("an earlier driver has left them paused")
+	wantErr(t, d.Maintain(ctx), errs.Failed, "containers may still be paused: an earlier driver has left them paused")
 	for i, id := range []snap.SnapshotID{"vol-1", "../x"} { // the second is no name, so that its capture fails
 		k.stuck = errors.New("the engine does not answer")
 		s, err := d.Capture(ctx, snap.CaptureRequest{ID: id})
