@@ -16,7 +16,7 @@ type Breakable interface {
 	Subject
 
 	// Wrecks returns the ways in which Wreck can break the live state. The driver cannot capture a state that is broken in any of
-	// them. For a slow subject, each case uses one or two ways, and the next run uses others.
+	// them. For a slow subject, each case uses one way, and the next run uses others.
 	Wrecks() []string
 
 	// Wreck breaks an undamaged live state in one of these ways. Different seeds leave different bytes. The app and the engine are
