@@ -53,7 +53,8 @@ func TestTwoAtOnce(t *testing.T) {
 	}
 }
 
-// TestSweep kills a test that has an instance: nothing of it may be left.
+// TestSweep kills a test that has an instance: nothing of it may be left, nor the control group of an instance whose folder somebody has removed. What another run has
+// made, in a temporary folder of its own, and has not yet begun, stays.
 func TestSweep(t *testing.T) {
 	if os.Getenv("SYSTEMDTEST_HANG") == "1" {
 		h := Boot(t)
@@ -89,8 +90,28 @@ func TestSweep(t *testing.T) {
 	if !exists(dir) || !exists(cgroup) {
 		t.Fatalf("%q and its control group should be left over", dir)
 	}
+	left, err := os.MkdirTemp(hierarchy, prefix)
+	if err != nil {
+		t.Fatal(err)
+	}
+	usual := os.TempDir()
+	t.Setenv("TMPDIR", t.TempDir())
+	held, err := box.New(prefix)
+	t.Setenv("TMPDIR", usual)
+	if err != nil {
+		t.Fatal(err)
+	}
 	Boot(t)
 	if exists(dir) || exists(cgroup) {
 		t.Errorf("%s or its control group is still there", dir)
+	}
+	if exists(left) {
+		t.Errorf("%s is still there", left)
+	}
+	if !exists(filepath.Join(hierarchy, filepath.Base(held.Dir))) {
+		t.Error("the control group of an instance of another run is gone")
+	}
+	if err := held.Down(); err != nil {
+		t.Error(err)
 	}
 }

@@ -7,7 +7,9 @@ package box
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -18,7 +20,8 @@ import (
 	"mulligan/testkit"
 )
 
-// Box is a folder, a control group, and the program in it. Whoever holds the folder's lock is alive.
+// Box is a folder, a control group, and the program in it. Whoever holds the locks of both is alive: the folder may be gone when the control group is not, as
+// whoever interrupts `make test` has its temporary folder removed.
 type Box struct {
 	Dir   string     // the folder, which the program sees too
 	PID   int        // of the program, as the host sees it
@@ -26,6 +29,7 @@ type Box struct {
 
 	cgroup string
 	lock   *os.File
+	group  *os.File // the control group's lock
 }
 
 // New makes a box's folder and control group, whose names begin with prefix.
@@ -56,7 +60,30 @@ func New(prefix string) (b *Box, err error) {
 	if err := os.Chmod(dir, 0o755); err != nil {
 		return nil, err
 	}
-	return b, os.Mkdir(b.cgroup, 0o755)
+	return b, b.makeCgroup()
+}
+
+// makeCgroup makes the control group, and locks it.
+func (b *Box) makeCgroup() error {
+	for {
+		if err := os.Mkdir(b.cgroup, 0o755); err != nil {
+			return err
+		}
+		group, err := os.Open(b.cgroup)
+		if err == nil {
+			if err = unix.Flock(int(group.Fd()), unix.LOCK_EX); err == nil {
+				_, err = os.Lstat(b.cgroup)
+			}
+			if err == nil {
+				b.group = group
+				return nil
+			}
+			group.Close()
+		}
+		if !errors.Is(err, fs.ErrNotExist) { // otherwise a sweep has removed it before it was locked
+			return err
+		}
+	}
 }
 
 // Spawn runs a shell script, whose first argument is the box's folder, as PID 1 of the box. flags name more namespaces than those
@@ -117,8 +144,11 @@ func (b *Box) remove() error {
 	if err := os.RemoveAll(b.Dir); err != nil {
 		return err
 	}
-	if b.lock == nil {
-		return nil
+	var err error
+	for _, lock := range []*os.File{b.lock, b.group} {
+		if lock != nil {
+			err = errors.Join(err, lock.Close())
+		}
 	}
-	return b.lock.Close()
+	return err
 }

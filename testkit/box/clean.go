@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -29,7 +30,7 @@ func Hierarchy() (dir, reason string) {
 	return "", "no cgroup v2 hierarchy is mounted"
 }
 
-// Sweep removes boxes whose names begin with prefix and whose test was killed: nobody holds their lock, and
+// Sweep removes boxes whose names begin with prefix and whose test was killed: nobody holds their locks, and
 // their processes are gone. What does not want to go is left for the next one.
 func Sweep(prefix string) {
 	hierarchy, reason := Hierarchy()
@@ -51,6 +52,18 @@ func Sweep(prefix string) {
 			if removeCgroup(filepath.Join(hierarchy, filepath.Base(dir))) == nil {
 				os.RemoveAll(dir)
 			}
+		}
+		lock.Close()
+	}
+	groups, _ := filepath.Glob(filepath.Join(hierarchy, prefix+"*")) // as before; their folders may be gone, or anywhere
+	for _, group := range groups {
+		lock, err := os.Open(group)
+		if err != nil {
+			continue
+		}
+		events, err := os.ReadFile(group + "/cgroup.events")
+		if err == nil && strings.Contains(string(events), "populated 0") && unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil {
+			_ = rmdirs(group) // left for the next one
 		}
 		lock.Close()
 	}
