@@ -7,6 +7,7 @@ import (
 	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
+	"mulligan/snap/cas/chunked"
 	"mulligan/snap/database"
 )
 
@@ -55,13 +56,13 @@ var gear = func() (t [256]uint64) {
 
 // storer stores the bytes that are written to it in a batch.
 type storer struct {
-	chunks *cas.ChunkWriter
+	chunks *chunked.Writer
 	buf    []byte
 	sum    uint64
 }
 
 func newStorer(b *cas.Batch) *storer {
-	return &storer{chunks: b.Chunks(), buf: make([]byte, 0, maxChunk)}
+	return &storer{chunks: chunked.NewWriter(b), buf: make([]byte, 0, maxChunk)}
 }
 
 // Write stores the chunks that are complete.
@@ -97,7 +98,7 @@ func (s *storer) node() (cas.Hash, error) {
 // content returns a reader of a stored RDB file.
 func (d *Driver) content(ctx context.Context, root cas.Root) (io.Reader, error) {
 	_, lists, err := d.cfg.Store.Node(root.Hash)
-	return d.cfg.Store.Chunks(ctx, lists), database.Damaged(err)
+	return chunked.NewReader(ctx, d.cfg.Store, lists), database.Damaged(err)
 }
 
 // scanStored reads a stored snapshot and checks its hash. The caller must close the result.

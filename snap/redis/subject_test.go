@@ -17,6 +17,7 @@ import (
 	"mulligan/privsep"
 	"mulligan/snap"
 	"mulligan/snap/cas"
+	"mulligan/snap/cas/chunked"
 	"mulligan/snap/snaptest"
 	"mulligan/testkit"
 )
@@ -130,7 +131,7 @@ func (s *subject) Damage(t *testing.T, id snap.SnapshotID) {
 	check(t, err)
 	_, lists, err := s.cfg.Store.Node(root.Hash)
 	check(t, err)
-	chunks, err := s.cfg.Store.Chunks(t.Context(), lists).Hashes()
+	chunks, err := chunked.NewReader(t.Context(), s.cfg.Store, lists).Hashes()
 	check(t, err)
 	hash := chunks[len(chunks)-1]
 	files, err := filepath.Glob(filepath.Join(filepath.Dir(s.cfg.StateDir), "store", "*.seg"))

@@ -16,6 +16,7 @@ import (
 	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/cas"
+	"mulligan/snap/cas/chunked"
 	"mulligan/snap/database"
 )
 
@@ -171,7 +172,7 @@ func storeRecord(b *cas.Batch, r record, chunks []cas.Hash) (cas.Hash, error) {
 	if err != nil {
 		return cas.Hash{}, err
 	}
-	w := b.Chunks()
+	w := chunked.NewWriter(b)
 	for _, h := range chunks {
 		if err := w.Add(h); err != nil {
 			return cas.Hash{}, err
@@ -202,7 +203,7 @@ func load(store *cas.Store, h cas.Hash) (*stored, error) {
 
 // chunks returns the content's chunks in order.
 func (s *stored) chunks() ([]cas.Hash, error) {
-	all, err := s.store.Chunks(context.Background(), s.lists).Hashes()
+	all, err := chunked.NewReader(context.Background(), s.store, s.lists).Hashes()
 	return all, database.Damaged(err)
 }
 

@@ -1,28 +1,31 @@
-package cas
+// Package chunked keeps content in a content store, in chunks that the caller cuts. It is for content that grows and shrinks in its middle: if the
+// caller cuts by the content, similar contents share most chunks. The content's node refers to lists, and each list to 1024
+// chunks.
+package chunked
 
 import (
 	"context"
 	"errors"
 	"io"
+
+	"mulligan/snap/cas"
 )
 
-// chunksPerList is the number of chunks in a list.
-const chunksPerList = 1024
+// perList is the number of chunks in a list.
+const perList = 1024
 
-// ChunkWriter stores content in chunks that the caller cuts. It is for content that grows and shrinks in its middle: if the
-// caller cuts by the content, similar contents share most chunks. The content's node refers to lists, and each list to 1024
-// chunks.
-type ChunkWriter struct {
-	b      *Batch
-	chunks []Hash
-	lists  []Hash
+// Writer stores one content.
+type Writer struct {
+	b      *cas.Batch
+	chunks []cas.Hash
+	lists  []cas.Hash
 }
 
-// Chunks returns a ChunkWriter for one content, which stores it in b.
-func (b *Batch) Chunks() *ChunkWriter { return &ChunkWriter{b: b} }
+// NewWriter returns a Writer that stores the content in b.
+func NewWriter(b *cas.Batch) *Writer { return &Writer{b: b} }
 
 // Put stores the next chunk.
-func (w *ChunkWriter) Put(chunk []byte) error {
+func (w *Writer) Put(chunk []byte) error {
 	h, err := w.b.Blob(chunk)
 	if err != nil {
 		return err
@@ -31,15 +34,15 @@ func (w *ChunkWriter) Put(chunk []byte) error {
 }
 
 // Add adds a chunk that the batch has already stored or kept.
-func (w *ChunkWriter) Add(chunk Hash) error {
+func (w *Writer) Add(chunk cas.Hash) error {
 	w.chunks = append(w.chunks, chunk)
-	if len(w.chunks) == chunksPerList {
+	if len(w.chunks) == perList {
 		return w.list()
 	}
 	return nil
 }
 
-func (w *ChunkWriter) list() error {
+func (w *Writer) list() error {
 	if len(w.chunks) == 0 {
 		return nil
 	}
@@ -49,28 +52,28 @@ func (w *ChunkWriter) list() error {
 }
 
 // End stores the content's node, with the caller's data, and returns its hash.
-func (w *ChunkWriter) End(data []byte) (Hash, error) {
+func (w *Writer) End(data []byte) (cas.Hash, error) {
 	if err := w.list(); err != nil {
-		return Hash{}, err
+		return cas.Hash{}, err
 	}
 	return w.b.Node(data, w.lists)
 }
 
-// ChunkReader reads content that a ChunkWriter stored, and checks each chunk against its hash.
-type ChunkReader struct {
+// Reader reads content that a Writer stored, and checks each chunk against its hash.
+type Reader struct {
 	ctx           context.Context
-	s             *Store
-	lists, chunks []Hash
+	s             *cas.Store
+	lists, chunks []cas.Hash
 	rest          []byte
 }
 
-// Chunks returns a reader of the content whose node refers to these lists. Its methods return ctx's error after ctx ends.
-func (s *Store) Chunks(ctx context.Context, lists []Hash) *ChunkReader {
-	return &ChunkReader{ctx: ctx, s: s, lists: lists}
+// NewReader returns a Reader of the content whose node refers to these lists. Its methods return ctx's error after ctx ends.
+func NewReader(ctx context.Context, s *cas.Store, lists []cas.Hash) *Reader {
+	return &Reader{ctx: ctx, s: s, lists: lists}
 }
 
 // NextHash returns the hash of the next chunk, and io.EOF after the last.
-func (r *ChunkReader) NextHash() (h Hash, err error) {
+func (r *Reader) NextHash() (h cas.Hash, err error) {
 	if err := r.ctx.Err(); err != nil {
 		return h, err
 	}
@@ -88,7 +91,7 @@ func (r *ChunkReader) NextHash() (h Hash, err error) {
 }
 
 // Next returns the next chunk, and io.EOF after the last.
-func (r *ChunkReader) Next() ([]byte, error) {
+func (r *Reader) Next() ([]byte, error) {
 	h, err := r.NextHash()
 	if err != nil {
 		return nil, err
@@ -97,7 +100,7 @@ func (r *ChunkReader) Next() ([]byte, error) {
 }
 
 // Hashes returns the hashes of all remaining chunks.
-func (r *ChunkReader) Hashes() (all []Hash, err error) {
+func (r *Reader) Hashes() (all []cas.Hash, err error) {
 	for {
 		h, err := r.NextHash()
 		if errors.Is(err, io.EOF) {
@@ -111,7 +114,7 @@ func (r *ChunkReader) Hashes() (all []Hash, err error) {
 }
 
 // Read implements io.Reader for the content's bytes.
-func (r *ChunkReader) Read(p []byte) (int, error) {
+func (r *Reader) Read(p []byte) (int, error) {
 	for len(r.rest) == 0 {
 		var err error
 		if r.rest, err = r.Next(); err != nil {
