@@ -295,6 +295,11 @@ func (r *Records) Problems() []string {
 		list = append(list, "what is left of a purged app could not be removed, and is tried again: "+errs.Words(r.unpurged))
 	}
 	r.mu.Unlock()
+	for _, s := range r.Contents.all() {
+		if err := s.Unread(); err != nil {
+			list = append(list, errs.Words(err))
+		}
+	}
 	kept, err := filepath.Glob(filepath.Join(r.opt.StateDir, "mulligan.db.damaged-*"))
 	if err != nil {
 		return list // the pattern is valid

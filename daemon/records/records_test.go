@@ -1,9 +1,14 @@
 package records
 
 import (
+	"fmt"
+	"os"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"mulligan/daemon/settings"
 	"mulligan/daemon/store"
@@ -63,6 +68,49 @@ func TestDeletedWhilePinned(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestUnreadStore has the disk refuse to open a file of the content store: the records can be used, and say so until the file can be read again.
+func TestUnreadStore(t *testing.T) {
+	opt := &settings.Options{StateDir: t.TempDir()}
+	opt.SetDefaults()
+	pack := filepath.Join(opt.StateDir, "store", "00000009.pack")
+	problems := func() string {
+		t.Helper()
+		r, err := Open(t.Context(), opt, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Close()
+		if err := r.PutApp(t.Context(), store.App{App: ipc.App{ID: "app-1", Slug: "shop"}}); err != nil {
+			t.Error(err)
+		}
+		return strings.Join(r.Problems(), "\n")
+	}
+	if words := problems(); words != "" {
+		t.Errorf("the problems are %q", words)
+	}
+	tty, err := os.Open("/dev/ptmx") // the other end cannot be opened: EIO, until it is unlocked
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tty.Close()
+	n, err := unix.IoctlGetUint32(int(tty.Fd()), unix.TIOCGPTN)
+	if err == nil {
+		err = os.Symlink(fmt.Sprintf("/dev/pts/%d", n), pack)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if words := problems(); !strings.Contains(words, "the disk cannot read all of "+pack) {
+		t.Errorf("the problems are %q", words)
+	}
+	if err := os.Remove(pack); err != nil {
+		t.Fatal(err)
+	}
+	if words := problems(); words != "" {
+		t.Errorf("in the end the problems are %q", words)
 	}
 }
 

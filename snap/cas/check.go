@@ -71,7 +71,7 @@ func (s *Store) checkObject(op string, h Hash, full bool) ([]Hash, error) {
 	s.mu.RUnlock()
 	if !full && g != nil && !e.has(isNode|isBad) {
 		var p [headerSize]byte
-		if err := readFull(g.f, p[:], int64(e.off)); err == nil {
+		if err := readFull(g, p[:], int64(e.off)); err == nil {
 			hd, ok := parseHeader(p[:], s.salt, g.seq, int64(e.off))
 			if ok && (hd.hash == h || hd.kind >= kindBlobs) && int64(e.off)+hd.size() <= g.size.Load() {
 				return nil, nil

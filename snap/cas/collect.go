@@ -23,12 +23,15 @@ type collector struct{ *Store }
 // which more than half is garbage. It copies the live objects of such a segment elsewhere, makes the copies durable, and
 // removes the segment. This needs free space for the live objects of one segment at a time. If there is none, Collect punches
 // holes into the segment instead. Batches and reads continue meanwhile. Collect returns the bytes freed, also with an error. A segment
-// that cannot be collected keeps no other one from it; the error is that of the first.
+// that cannot be collected keeps no other one from it; the error is that of the first. It does nothing if there is an error of Unread.
 func (s *Store) Collect(ctx context.Context) (freed int64, err error) {
 	s.gc.Lock()
 	defer s.gc.Unlock() // Close waits for Collect
 	if s.isClosed() {
 		return 0, closedError(opCollect)
+	}
+	if err := s.Unread(); err != nil {
+		return 0, errs.Wrap(errs.Corrupt, opCollect, err)
 	}
 	c := collector{s}
 	note := func(e error) {

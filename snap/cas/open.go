@@ -19,7 +19,7 @@ const opOpen = "open the store"
 
 // Open opens the store in the folder dir, and creates it if it does not exist. Open locks the folder. The error is of kind
 // errs.Busy if another process has the store open, and errs.Unsupported if this build does not know its format. Open returns no
-// error for damaged objects: Get and Check find them.
+// error for damaged objects: Get and Check find them. What the disk cannot read is damaged too, see [Store.Unread].
 func Open(dir string, o Options) (*Store, error) {
 	if o.SegmentBytes == 0 {
 		o.SegmentBytes = 128 << 20
@@ -108,10 +108,20 @@ func (op opener) loadAll() error {
 		return err
 	}
 	op.count()
-	if op.active.size.Load() < segHeaderSize+headerSize {
-		return op.begin(op.active.seq + 1) // trimTorn cut all records off: leave this segment as it is
+	if op.active.patchy || op.active.size.Load() < segHeaderSize+headerSize {
+		return op.begin(op.active.seq + 1) // trimTorn left it whole, or cut all records off: leave this segment as it is
 	}
 	return nil
+}
+
+// despite reads from a segment. If the disk cannot read all of it, despite reads the rest again.
+func (op opener) despite(g *segment, read func() error) error {
+	err := read()
+	if durable.Unreadable(err) {
+		g.patchy, op.unread = true, append(op.unread, g.path)
+		err = read()
+	}
+	return err
 }
 
 // begin creates the segment seq and makes it the active one.
@@ -164,23 +174,30 @@ func (op opener) sweep() (seqs, packs []uint32, err error) {
 // openPack opens one pack and adds its objects to the index.
 func (op opener) openPack(seq uint32) error {
 	g := &segment{seq: seq, path: packPath(op.dir, seq)}
+	op.lastPack = seq
 	f, err := os.OpenFile(g.path, os.O_RDWR, 0)
+	if durable.Unreadable(err) { // its objects are missing
+		op.unread = append(op.unread, g.path)
+		return nil
+	}
 	if err != nil {
 		return err
 	}
 	g.f = f
-	op.segs[seq], op.lastPack = g, seq
+	op.segs[seq] = g
 	fi, err := f.Stat()
 	if err != nil {
 		return err
 	}
 	g.size.Store(fi.Size())
 	g.measure()
-	spans, err := op.scanPack(g, true)
-	for _, sp := range spans {
-		op.enter(g, sp.objects)
-	}
-	return err
+	return op.despite(g, func() error {
+		spans, err := op.scanPack(g, true)
+		for _, sp := range spans {
+			op.enter(g, sp.objects)
+		}
+		return err
+	})
 }
 
 // format reads the store's salt, and begins a new store.
@@ -200,8 +217,15 @@ func (op opener) format(seqs, packs []uint32) (err error) {
 // returns its scan.
 func (op opener) openSegment(seq uint32, last bool) (*scan, error) {
 	g := &segment{seq: seq, path: segPath(op.dir, seq)}
+	nothing := errs.New(errs.Corrupt, opOpen, "nothing in %s can be read", g.path).WithHint("put the store back from a backup")
 	f, err := os.OpenFile(g.path, os.O_RDWR, 0)
-	if err != nil {
+	switch {
+	case durable.Unreadable(err) && !last: // its objects are missing
+		op.unread = append(op.unread, g.path)
+		return nil, nil
+	case durable.Unreadable(err):
+		return nil, errs.Also(nothing, err)
+	case err != nil:
 		return nil, err
 	}
 	g.f = f
@@ -213,21 +237,24 @@ func (op opener) openSegment(seq uint32, last bool) (*scan, error) {
 	g.size.Store(fi.Size())
 	if !last {
 		g.measure()
-		objects, err := op.objectsOf(g)
-		if err != nil {
-			return nil, err
-		}
-		op.enter(g, objects)
-		return nil, nil
+		return nil, op.despite(g, func() error {
+			objects, err := op.objectsOf(g)
+			op.enter(g, objects)
+			return err
+		})
 	}
-	sc, err := scanSegment(f, fi.Size(), seq, op.salt, false)
+	var sc *scan
+	err = op.despite(g, func() (err error) {
+		sc, err = scanSegment(g, fi.Size(), seq, op.salt, false)
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}
 	if len(sc.objects)+len(sc.changes) == 0 {
 		// Its header and its roots were durable before it got its name: no crash leaves it so, and nothing may be cut off.
 		if whole, err := (mark.File{Path: g.path, Seq: seq}).Whole(); !whole {
-			return nil, errs.Also(err, errs.New(errs.Corrupt, opOpen, "nothing in %s can be read", g.path).WithHint("put the store back from a backup"))
+			return nil, errs.Also(err, nothing)
 		}
 	}
 	op.active = g
@@ -237,9 +264,13 @@ func (op opener) openSegment(seq uint32, last bool) (*scan, error) {
 	return sc, nil
 }
 
-// trimTorn cuts the torn end off the active segment and makes the rest durable: the store now relies on these records.
+// trimTorn cuts the torn end off the active segment and makes the rest durable: the store now relies on these records. It cuts nothing off
+// where the disk cannot read the segment: then the end may be whole.
 func (op opener) trimTorn(sc *scan) error {
 	g := op.active
+	if g.patchy {
+		return fdatasync(g.f)
+	}
 	if sc.end < g.size.Load() {
 		if err := g.f.Truncate(sc.end); err != nil {
 			return err
@@ -296,11 +327,19 @@ func (op opener) readRoots(seqs []uint32, last *scan) error {
 	if len(last.changes) == 0 || !last.changes[0].all {
 		for _, seq := range seqs[:len(seqs)-1] {
 			g := op.segs[seq]
-			sc, err := scanSegment(g.f, g.size.Load(), seq, op.salt, true)
+			if g == nil { // the disk could not read it
+				continue
+			}
+			err := op.despite(g, func() error {
+				sc, err := scanSegment(g, g.size.Load(), seq, op.salt, true)
+				if err == nil {
+					op.replay(sc.changes)
+				}
+				return err
+			})
 			if err != nil {
 				return err
 			}
-			op.replay(sc.changes)
 		}
 	}
 	op.replay(last.changes)

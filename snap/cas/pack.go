@@ -29,6 +29,9 @@ func (s *Store) Pack(ctx context.Context) (saved int64, err error) {
 	if s.isClosed() {
 		return 0, closedError(opPack)
 	}
+	if err := s.Unread(); err != nil { // what is packed is deleted where it was
+		return 0, errs.Wrap(errs.Corrupt, opPack, err)
+	}
 	c := collector{s}
 	before := s.DiskUsage()
 	defer func() { saved = before - s.DiskUsage() }()

@@ -96,7 +96,7 @@ type span struct {
 // scanPack returns the groups of a pack. If refs is set, it also reads the refs of nodes. Groups that cannot be read are left
 // out. Nodes whose refs cannot be read are bad.
 func (s *Store) scanPack(g *segment, refs bool) (spans []span, err error) {
-	sc := &scanner{r: g.f, size: g.size.Load(), seq: g.seq, salt: s.salt}
+	sc := &scanner{r: g, size: g.size.Load(), seq: g.seq, salt: s.salt}
 	for off := int64(segHeaderSize); off < sc.size; {
 		h, objects, err := s.scanGroup(g, off, refs)
 		if errors.Is(err, errGroup) {
@@ -119,7 +119,7 @@ func (s *Store) scanGroup(g *segment, off int64, refs bool) (h header, objects [
 	if off+headerSize > g.size.Load() {
 		return h, nil, errGroup
 	}
-	if err := readFull(g.f, hb[:], off); err != nil {
+	if err := readFull(g, hb[:], off); err != nil {
 		return h, nil, err
 	}
 	h, ok := parseHeader(hb[:], s.salt, g.seq, off)
@@ -128,7 +128,7 @@ func (s *Store) scanGroup(g *segment, off int64, refs bool) (h header, objects [
 		return h, nil, errGroup
 	}
 	p := make([]byte, size)
-	if err := readFull(g.f, p, off+headerSize); err != nil {
+	if err := readFull(g, p, off+headerSize); err != nil {
 		return h, nil, err
 	}
 	gr, err := parseTable(&h, p)
@@ -137,25 +137,29 @@ func (s *Store) scanGroup(g *segment, off int64, refs bool) (h header, objects [
 	}
 	objects = gr.objects(&h, off)
 	if refs && h.kind == kindNodes {
-		s.nodeRefs(g, off, objects)
+		err = s.nodeRefs(g, off, objects)
 	}
-	return h, objects, nil
+	return h, objects, err
 }
 
-// nodeRefs sets the refs of a group's nodes, and sets bad for those that cannot be read.
-func (s *Store) nodeRefs(g *segment, off int64, objects []object) {
+// nodeRefs sets the refs of a group's nodes, and sets bad for those that are damaged.
+func (s *Store) nodeRefs(g *segment, off int64, objects []object) error {
 	gr, err := s.readGroup(g, off)
+	if durable.Unreadable(err) {
+		return err
+	}
 	if err != nil || len(gr.table) != len(objects) {
 		for i := range objects {
 			objects[i].bad = true
 		}
-		return
+		return nil
 	}
 	gr.each(func(i int, p []byte, err error) {
 		if objects[i].bad = err != nil; err == nil {
 			objects[i].refs, _ = gr.table[i].split(p)
 		}
 	})
+	return nil
 }
 
 // readGroup reads the group at off.
@@ -169,7 +173,7 @@ func (s *Store) readGroup(g *segment, off int64) (*group, error) {
 
 func (s *Store) groupRecord(g *segment, off int64) (*record, error) {
 	var hb [headerSize]byte
-	if err := readFull(g.f, hb[:], off); err != nil {
+	if err := readFull(g, hb[:], off); err != nil {
 		return nil, err
 	}
 	h, ok := parseHeader(hb[:], s.salt, g.seq, off)
@@ -177,7 +181,7 @@ func (s *Store) groupRecord(g *segment, off int64) (*record, error) {
 		return nil, errGroup
 	}
 	r := &record{header: h, buf: make([]byte, h.size())}
-	return r, readFull(g.f, r.buf, off)
+	return r, readFull(g, r.buf, off)
 }
 
 // loadGrouped reads and verifies the object h, whose entry e is in a group of g.

@@ -36,6 +36,7 @@ type segment struct {
 	indexSize atomic.Int64 // size of the index file
 	holes     atomic.Int64 // bytes of holes in the file
 	live      int64        // bytes of the live objects in the segment; guarded by Store.mu
+	patchy    bool         // the disk could not read all of the file when the store was opened
 
 	// Fields of the active segment only, guarded by Store.wmu:
 	objects []object
@@ -43,6 +44,23 @@ type segment struct {
 	durable int64 // everything before this offset is on the disk
 	started int64 // the kernel was asked to write everything before this offset
 	alloc   int64 // the file system has allocated the file up to this offset; -1: it cannot allocate ahead
+}
+
+// ReadAt reads from the segment's file. If the segment is patchy, what the disk cannot read is zeros, page by page: no checksum fits them.
+func (g *segment) ReadAt(p []byte, off int64) (n int, err error) {
+	const page = 4 << 10
+	n, err = g.f.ReadAt(p, off)
+	for g.patchy && durable.Unreadable(err) {
+		at := off + int64(n)
+		gap := p[n:min(int64(len(p)), int64(n)+page-at%page)]
+		clear(gap)
+		more := 0
+		if n, err = n+len(gap), nil; n < len(p) {
+			more, err = g.f.ReadAt(p[n:], off+int64(n))
+		}
+		n += more
+	}
+	return n, err
 }
 
 // onDisk returns the space that the segment takes, in bytes.

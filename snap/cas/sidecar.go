@@ -120,11 +120,13 @@ func (s *Store) objectsOf(seg *segment) (objects []object, err error) {
 			return objects, nil
 		}
 	}
-	sc, err := scanSegment(seg.f, seg.size.Load(), seg.seq, s.salt, true)
+	sc, err := scanSegment(seg, seg.size.Load(), seg.seq, s.salt, true)
 	if err != nil {
 		return nil, err
 	}
-	// A failure costs only time: the next Open scans the segment again.
-	_ = s.writeIndex(seg, sc.objects)
+	if !seg.patchy {
+		// A failure costs only time: the next Open scans the segment again.
+		_ = s.writeIndex(seg, sc.objects)
+	}
 	return sc.objects, nil
 }

@@ -76,6 +76,8 @@ type Store struct {
 	// suspect is set when damage is found, and stays set: from then on, Batch.Keep also checks the objects below the kept one.
 	suspect atomic.Bool
 
+	unread []string // the files that the disk could not read whole when the store was opened
+
 	groups   groupCache
 	lastPack uint32       // the newest pack's number; guarded by gc
 	open     atomic.Int64 // number of open batches, from which Pack sees that the store is in use
@@ -239,6 +241,16 @@ func ioFailure(err error) bool {
 	return errors.As(err, &p) && !durable.Unreadable(err)
 }
 
+// Unread returns an error if the disk could not read all files whole when the store was opened. What it could not read counts as damaged. Nodes may be among it, so it
+// is not known which objects are needed, and neither Collect nor Pack does anything.
+func (s *Store) Unread() error {
+	if len(s.unread) == 0 {
+		return nil
+	}
+	return errs.New(errs.Corrupt, "", "the disk cannot read all of %s: what is lost counts as damaged, and the content store deletes nothing", strings.Join(s.unread, ", ")).
+		WithHint("put a copy in its place, from a backup or by ddrescue, and start mulligand again")
+}
+
 // load reads and verifies the object h, whose entry e is in the segment g.
 func (s *Store) load(g *segment, h Hash, e entry) (c content, err error) {
 	if e.grouped() {
@@ -257,7 +269,7 @@ func (s *Store) load(g *segment, h Hash, e entry) (c content, err error) {
 // to the same content, so the hash alone does not find it.
 func (s *Store) loadRecord(g *segment, h Hash, e entry) (*record, error) {
 	r := &record{buf: make([]byte, e.size())}
-	if err := readFull(g.f, r.buf, int64(e.off)); err != nil {
+	if err := readFull(g, r.buf, int64(e.off)); err != nil {
 		return nil, err
 	}
 	var ok bool

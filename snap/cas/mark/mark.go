@@ -69,9 +69,12 @@ type File struct {
 	Seq  uint32
 }
 
-// read returns the salt and the format's version in the file's header. ok is false if the header is damaged.
+// read returns the salt and the format's version in the file's header. ok is false if the header is damaged, or the disk cannot read it.
 func (f File) read() (sl Salt, v int, ok bool, err error) {
 	r, err := os.Open(f.Path)
+	if durable.Unreadable(err) {
+		return sl, 0, false, nil
+	}
 	if err != nil {
 		return sl, 0, false, err
 	}
