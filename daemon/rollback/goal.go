@@ -8,6 +8,7 @@ import (
 
 	"mulligan/daemon/accounts"
 	"mulligan/daemon/app"
+	"mulligan/daemon/checkpoint"
 	"mulligan/daemon/store"
 	"mulligan/errs"
 	"mulligan/ipc"
@@ -88,7 +89,7 @@ func (g *toCheckpoint) changes(p *part) (list []snap.Change, total int) {
 	if g.r.safety.ID == "" { // a crash came before the safety checkpoint was recorded
 		now = app.HeadOf(g.r.a.Rec())
 	}
-	return foldRepository(list, now, g.r.target.Ref)
+	return checkpoint.FoldRepository(list, now, g.r.target.Ref)
 }
 
 func (g *toCheckpoint) resume(ctx context.Context) (err error) {

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"mulligan/daemon/app"
+	"mulligan/daemon/checkpoint"
 	"mulligan/daemon/layer"
 	"mulligan/daemon/records"
 	"mulligan/daemon/store"
@@ -89,7 +90,7 @@ func (v *previewer) layer(ctx context.Context, p *part) (ipc.LayerPreview, error
 	}
 	p.list, p.total = list, len(list)
 	if p.Name == snap.Files {
-		p.list, p.total = foldRepository(list, app.HeadOf(v.a.Rec()), v.target.Ref)
+		p.list, p.total = checkpoint.FoldRepository(list, app.HeadOf(v.a.Rec()), v.target.Ref)
 	}
 	for _, c := range p.list {
 		switch c.Operation {
