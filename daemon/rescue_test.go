@@ -1,6 +1,7 @@
 package daemon_test
 
 import (
+	"errors"
 	"net"
 	"os"
 	"path/filepath"
@@ -214,6 +215,63 @@ func TestRescueOfCommand(t *testing.T) {
 			}
 			if safety := res.SafetyCheckpoint; safety.Running == nil || *safety.Running || safety.Healthy == nil || *safety.Healthy {
 				t.Errorf("the safety checkpoint says running %v, healthy %v", safety.Running, safety.Healthy)
+			}
+		})
+	}
+}
+
+// TestRescueAfterCut has operations that are cut short while the app is stopped, and an app that cannot be started any more. The next daemon ends the
+// operation, and says that the app does not start. The rollback that it is asked for at once takes the app back.
+func TestRescueAfterCut(t *testing.T) {
+	const noStart = "#!/no/such/interpreter\n"
+	killed := func(do, step string) func(*testing.T, *round) {
+		return func(t *testing.T, r *round) {
+			r.plan = fate{State: r.state(), Do: do, Target: r.first, Kind: step}
+			if _, _, killed := r.victim(t, 1, 0); !killed {
+				t.Fatalf("there is no step %q", step)
+			}
+			putServer(t, r.ws(), noStart)
+		}
+	}
+	for name, c := range map[string]struct {
+		cut  func(*testing.T, *round)
+		ends string
+	}{
+		"create":             {killed("create", "capture files"), "a checkpoint that was cut short was dropped"},
+		"rollback before it": {killed("rollback", "plan switching"), "was called off before it changed anything"},
+		"rollback that is undone": {func(t *testing.T, r *round) {
+			d := r.failing(t, func(step string) error {
+				if step == "commit files" || step == "undo files" {
+					return errors.New("the test lets it fail")
+				}
+				return nil
+			})
+			defer r.close(t, d)
+			waitFor(t, "the app answers", func() bool { return answers(r.ws()) })
+			putServer(t, r.ws(), noStart) // of which what runs takes no notice
+			if _, err := d.Rollback(t.Context(), root, "shop", r.first, ipc.RollbackRequest{}, nil); err == nil {
+				t.Error("the rollback did not fail")
+			}
+		}, "was undone"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := &round{world: world{dir: worldDir(t)}}
+			putServer(t, r.ws(), server)
+			d := r.open(t)
+			_, err := d.AddApp(t.Context(), root, ipc.App{Slug: "shop", Workspace: r.ws(), Run: []string{"./serve.sh"}})
+			check(t, err)
+			waitFor(t, "the app answers", func() bool { return answers(r.ws()) })
+			r.first = create(t, d)
+			r.close(t, d)
+			c.cut(t, r)
+			d = r.open(t)
+			defer r.close(t, d)
+			goBack(t, d, r.first, ipc.RollbackRequest{})
+			waitFor(t, "the app answers", func() bool { return answers(r.ws()) })
+			said := strings.Join(d.Status(root).Recovered, "\n")
+			if !strings.Contains(said, c.ends+", and the app could not be started: ") || !strings.Contains(said, "no such file") {
+				t.Errorf("the daemon says %q", said)
 			}
 		})
 	}

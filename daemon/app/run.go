@@ -192,6 +192,14 @@ func (s *Set) StartAgain(ctx context.Context, a *App, running bool) error {
 	return errs.Also(err, s.store.PutOperation(context.WithoutCancel(ctx), owed, s.opt.Now()))
 }
 
+// Recovered adds to what a recovery did why the app could not be started after that, if it could not.
+func Recovered(words string, notStarted error) string {
+	if notStarted != nil {
+		words += ", and the app could not be started: " + notStarted.Error()
+	}
+	return words
+}
+
 // KindStart is the kind of an operation that has to start the app, because the operation before could not: what starts it was unavailable. Its plan
 // is empty.
 const KindStart = "start"

@@ -218,15 +218,14 @@ func (svc *Service) HeldBy(ctx context.Context, a *app.App, left []store.Operati
 }
 
 // RecoverCreate ends a create that a crash interrupted: it starts the app again, and drops the
-// snapshots if the checkpoint was not described in the content store.
+// snapshots if the checkpoint was not described in the content store. An app that does not start does
+// not keep it from its end: going back to a checkpoint may be what makes the app start.
 func (svc *Service) RecoverCreate(ctx context.Context, a *app.App, op store.Operation) (string, error) {
 	var plan createPlan
 	if err := json.Unmarshal(op.Plan, &plan); err != nil {
 		return "", errs.Wrap(errs.Corrupt, "", err)
 	}
-	if err := svc.apps.StartAgain(ctx, a, plan.Running); err != nil {
-		return "", err
-	}
+	notStarted := svc.apps.StartAgain(ctx, a, plan.Running)
 	held, err := svc.HeldBy(ctx, a, nil)
 	if err != nil {
 		return "", err
@@ -235,5 +234,5 @@ func (svc *Service) RecoverCreate(ctx context.Context, a *app.App, op store.Oper
 	if held[plan.Makes] { // the checkpoint was described, so it is complete
 		word = "a checkpoint that was cut short was finished"
 	}
-	return word, svc.store.EndOperation(ctx, op.ID)
+	return app.Recovered(word, notStarted), svc.store.EndOperation(ctx, op.ID)
 }

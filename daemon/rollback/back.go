@@ -10,16 +10,16 @@ import (
 	"mulligan/snap"
 )
 
-// abandon ends a rollback that changed nothing.
-func (r *rollback) abandon(ctx context.Context) error {
-	err := r.parts.finish(ctx)                                         // recovery sweeps what this leaves
+// abandon ends a rollback that changed nothing. notStarted is why the app could not be started again: the rollback has ended all the same.
+func (r *rollback) abandon(ctx context.Context) (notStarted, err error) {
+	err = r.parts.finish(ctx)                                          // recovery sweeps what this leaves
 	short, cancel := context.WithTimeout(ctx, r.d.apps.StopLimit(r.a)) // a start that hangs does not block the end for ever
 	defer cancel()
 	if err == nil {
 		r.dropSafety(ctx)
 	}
-	err = errs.Also(err, r.unit.startAgain(short))
-	return errs.Also(err, r.d.checkpoints.End(ctx, r.a, r.op))
+	notStarted = r.unit.startAgain(short)
+	return notStarted, errs.Also(err, r.d.checkpoints.End(ctx, r.a, r.op))
 }
 
 // dropSafety drops the safety checkpoint of a rollback that changed nothing, because the app is what it
@@ -41,11 +41,11 @@ func (r *rollback) dropSafety(ctx context.Context) {
 // plan stays, and the daemon's recovery tries again.
 func (r *rollback) putBack(ctx context.Context) error {
 	if r.plan.Phase == preparing { // no layer was touched
-		err := r.abandon(ctx)
+		err := errs.Also(r.abandon(ctx))
 		r.recovered = err == nil
 		return err
 	}
-	if err := errs.Wrap(errs.Failed, "put the app back", r.undo(ctx)); err != nil {
+	if err := errs.Wrap(errs.Failed, "put the app back", errs.Also(r.undo(ctx))); err != nil {
 		r.a.RequestRecovery(err)
 		return err
 	}
@@ -54,14 +54,14 @@ func (r *rollback) putBack(ctx context.Context) error {
 }
 
 // undo switches every layer back and starts the app. A rollback that failed runs it, and the recovery
-// of one.
-func (r *rollback) undo(ctx context.Context) error {
+// of one. notStarted is why the app could not be started: the undo may have ended all the same.
+func (r *rollback) undo(ctx context.Context) (notStarted, err error) {
 	if err := r.writePlan(ctx, undoing); err != nil {
-		return err
+		return nil, err
 	}
 	if r.unit.stops() {
 		if err := r.unit.halt(ctx); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	left, err := r.undoParts(ctx, r.parts.list)
@@ -72,15 +72,15 @@ func (r *rollback) undo(ctx context.Context) error {
 		err = r.undoRest(ctx)
 	}
 	if err != nil {
-		return err
+		return nil, err
 	}
-	startErr := r.unit.startAgain(ctx)
-	if startErr == nil {
+	notStarted = r.unit.startAgain(ctx)
+	if notStarted == nil {
 		if err := r.writePlan(ctx, undone); err != nil { // else the app would be stopped to undo it again
-			return err
+			return nil, err
 		}
 	}
-	return errs.Also(startErr, r.finish(ctx))
+	return notStarted, r.finish(ctx)
 }
 
 // undoParts switches layers back to the safety checkpoint's state, the last one first. A layer that fails does not stop the others: undoParts

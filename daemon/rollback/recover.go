@@ -34,35 +34,39 @@ func (r *rollback) recover(ctx context.Context, op store.Operation) (string, err
 	r.again = r.plan.Phase == undoing
 	err := r.resume(ctx)
 	if r.forgotten(err) {
-		word := "a " + r.goal.words() + " had ended, but the records did not say so"
-		if err := r.d.apps.StartAgain(ctx, r.a, r.plan.Running && r.unit.stops()); err != nil {
-			return "", err
-		}
-		return word, r.d.store.EndOperation(ctx, op.ID)
+		notStarted := r.unit.startAgain(ctx)
+		return r.ended("had ended, but the records did not say so", notStarted), r.d.store.EndOperation(ctx, op.ID)
 	}
 	if err != nil {
 		return "", err
 	}
 	switch r.plan.Phase {
 	case preparing:
-		return "a " + r.goal.words() + " was called off before it changed anything", r.abandon(ctx)
+		notStarted, err := r.abandon(ctx)
+		return r.ended("was called off before it changed anything", notStarted), err
 	case switched:
 		return r.recoverSwitched(ctx)
 	case undone:
-		return "a " + r.goal.words() + " was undone", r.finish(ctx)
+		return r.ended("was undone", nil), r.finish(ctx)
 	case switching:
 		err := r.goForward(ctx)
 		if err == nil {
 			r.goal.audit(ctx, nil)
-			return "a " + r.goal.words() + " was finished", nil
+			return r.ended("was finished", nil), nil
 		}
 		r.d.opt.Log.Warn("a "+op.Kind+" could not be finished and is undone", "app", r.a.Rec().Slug, "err", err)
 		fallthrough
 	case undoing:
-		err := r.undo(ctx)
-		return strings.Join(append([]string{"a " + r.goal.words() + " was undone"}, r.warnings.list...), ". "), err
+		notStarted, err := r.undo(ctx)
+		return r.ended("was undone", notStarted), err
 	}
 	return "", errs.New(errs.Unsupported, "", "unknown phase %q", r.plan.Phase)
+}
+
+// ended says for people how a recovery ended the operation, and why the app could not be started then, if it could not.
+func (r *rollback) ended(how string, notStarted error) string {
+	words := app.Recovered("a "+r.goal.words()+" "+how, notStarted)
+	return strings.Join(append([]string{words}, r.warnings.list...), ". ")
 }
 
 // forgotten reports whether the operation had ended and the records lost its end: the plan says that
@@ -133,16 +137,14 @@ func (r *rollback) recoverSwitched(ctx context.Context) (string, error) {
 		}
 	}
 	if startErr != nil && r.parts.unwritten(ctx) {
-		return "a " + r.goal.words() + " was undone: " + startErr.Error(), r.undo(ctx)
+		notStarted, err := r.undo(ctx)
+		return r.ended("was undone: "+startErr.Error(), notStarted), err
 	}
 	if err := r.finishForward(ctx); err != nil {
 		return "", err
 	}
 	r.goal.audit(ctx, startErr)
-	if startErr != nil {
-		return "a " + r.goal.words() + " was finished, and the app could not be started: " + startErr.Error(), nil
-	}
-	return "a " + r.goal.words() + " was finished", nil
+	return r.ended("was finished", startErr), nil
 }
 
 // stopAgain stops what runs of the app, which the host's boot may have started.

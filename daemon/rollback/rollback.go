@@ -258,7 +258,7 @@ func (r *rollback) others() *others {
 func (r *rollback) run(ctx context.Context) error {
 	err := r.stages.run(ctx, ipc.StageSafety, r.safetyCheckpoint)
 	if err != nil {
-		return errs.Also(r.hints.orDiscard(ctx, err), r.abandon(ctx))
+		return errs.Also(r.hints.orDiscard(ctx, err), errs.Also(r.abandon(ctx)))
 	}
 	err = r.stages.runAll(ctx, []stage{
 		{ipc.StageStop, r.stop}, {ipc.StageVM, r.switchFiles}, {ipc.StageDB, r.switchDBs}, {ipc.StageStart, r.start},
