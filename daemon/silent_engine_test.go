@@ -78,18 +78,21 @@ func (s *silencer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// serve returns the socket at which the engine answers.
-func (s *silencer) serve(t *testing.T) (socket string) {
+// startSilencer starts an engine that speaks, and returns its socket and what ends it.
+func startSilencer(t *testing.T) (e *silencer, socket string, end func()) {
 	t.Helper()
+	speaks := make(chan struct{})
+	close(speaks)
+	e = &silencer{running: true, speak: speaks}
 	socket = filepath.Join(t.TempDir(), "e.sock")
 	listener, err := net.Listen("unix", socket)
 	check(t, err)
-	srv := httptest.NewUnstartedServer(s)
+	srv := httptest.NewUnstartedServer(e)
 	srv.Listener.Close()
 	srv.Listener = listener
 	srv.Start()
 	t.Cleanup(srv.Close)
-	return socket
+	return e, socket, srv.Close
 }
 
 // TestUnpausable has an engine that can stop a container, and not pause it: a checkpoint of the app while it runs is refused, and an undo stops the app first.
@@ -97,13 +100,12 @@ func TestUnpausable(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
 	defer cancel()
-	speaks := make(chan struct{})
-	close(speaks)
-	e := &silencer{running: true, again: true, speak: speaks, volume: filepath.Join(t.TempDir(), "rows", "_data")}
+	e, socket, _ := startSilencer(t)
+	e.again, e.volume = true, filepath.Join(t.TempDir(), "rows", "_data")
 	check(t, os.MkdirAll(e.volume, 0o755))
 	d := openForks(t, daemon.Options{StateDir: filepath.Join(t.TempDir(), "state"), StopTimeout: 2 * time.Second, Steady: steady})
 	t.Cleanup(func() { check(t, d.Close(context.Background())) })
-	_, err := d.AddApp(ctx, root, ipc.App{Slug: "shop", Workspace: workspace(t), Unit: "container:web", Engine: e.serve(t), Volumes: []ipc.Volume{{Name: "rows"}}})
+	_, err := d.AddApp(ctx, root, ipc.App{Slug: "shop", Workspace: workspace(t), Unit: "container:web", Engine: socket, Volumes: []ipc.Volume{{Name: "rows"}}})
 	check(t, err)
 	write(t, e.volume, "row", "good")
 	cp, err := d.Create(ctx, root, "shop", ipc.CreateRequest{})
@@ -129,10 +131,7 @@ func TestSilentEngine(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
 	defer cancel()
-	speaks := make(chan struct{})
-	close(speaks)
-	e := &silencer{running: true, speak: speaks}
-	socket := e.serve(t)
+	e, socket, _ := startSilencer(t)
 	opt := daemon.Options{StateDir: filepath.Join(t.TempDir(), "state"), StopTimeout: 2 * time.Second, Steady: steady, Engines: time.Second}
 	d := openForks(t, opt)
 	shop, well := workspace(t), workspace(t)
@@ -178,4 +177,36 @@ func TestSilentEngine(t *testing.T) {
 		a, err := d.App(ctx, root, "shop")
 		return err == nil && a.State == "running"
 	})
+}
+
+// TestRevertWithoutEngine has the engine of an app go away: a revert stops nothing, so it needs no engine, and says that it does not know whether the
+// app runs.
+func TestRevertWithoutEngine(t *testing.T) {
+	t.Parallel()
+	_, socket, end := startSilencer(t)
+	w := world{dir: worldDir(t)}
+	write(t, w.ws(), "work", "before")
+	d := w.openWith(t, time.Hour)
+	defer func() { w.close(t, d) }()
+	_, err := d.AddApp(t.Context(), root, ipc.App{Slug: "shop", Workspace: w.ws(), Unit: "container:web", Engine: socket, Auto: true})
+	check(t, err)
+	awaitFollowing(t, d)
+	c := &talk{t: t, d: d, w: w, name: "c"}
+	c.say("m")
+	c.call("call", "echo after >work")
+	c.done()
+	end()
+	if got := state(t, d); got != "unknown" {
+		t.Fatalf("without its engine the app is %s", got)
+	}
+	res := revert(t, d, ipc.RevertRequest{CallID: "call"})
+	if got := w.says(t, "work"); got != "before" {
+		t.Errorf("after the revert work says %q", got)
+	}
+	if words := strings.Join(res.Warnings, "\n"); !strings.Contains(words, "it is not known whether container:web runs: ") || !strings.Contains(words, "no container engine answers") {
+		t.Errorf("the revert says %q", words)
+	}
+	if cp := res.SafetyCheckpoint; cp.Running != nil || cp.Healthy != nil || cp.Quiesced {
+		t.Errorf("the safety checkpoint says running %v, healthy %v, quiesced %v", cp.Running, cp.Healthy, cp.Quiesced)
+	}
 }

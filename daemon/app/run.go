@@ -61,8 +61,12 @@ func (s *Set) Note(ctx context.Context, a *App, now systemd.Status, cp *store.Ch
 
 // Condition reports whether the app runs and is healthy; nil means unknown. The health check of an
 // app that is down is not made, because another process might answer: the app is unhealthy if its
-// unit should be up, and its health is unknown if somebody stopped it.
+// unit should be up, and its health is unknown if somebody stopped it. A zero now says that the state
+// of the unit is unknown.
 func (s *Set) Condition(ctx context.Context, a *App, now systemd.Status) (running, healthy *bool) {
+	if a.Unit() != nil && now == (systemd.Status{}) {
+		return nil, nil
+	}
 	up, well := now.Running(), false
 	if a.Unit() != nil {
 		running = &up

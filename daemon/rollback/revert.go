@@ -117,6 +117,7 @@ func (v *revert) run(ctx context.Context, who string) (ipc.RevertResult, error) 
 		return ipc.RevertResult{}, err
 	}
 	res := v.result(g.how)
+	res.Warnings = append(res.Warnings, r.warnings.list...)
 	safety := v.d.checkpoints.ShowOrBare(ctx, v.a, r.safety)
 	res.SafetyCheckpoint = &safety
 	res.Next = fmt.Sprintf("To undo the revert: rollback_app(app_id='%s', checkpoint_id='%s')", v.a.Rec().Slug, safety.ID)

@@ -20,11 +20,7 @@ import (
 // safetyCheckpoint captures the live state while the app still runs, and prepares every layer beside
 // its live state.
 func (r *rollback) safetyCheckpoint(ctx context.Context) (string, error) {
-	now, err := r.unit.status(ctx)
-	if err != nil {
-		return "", err
-	}
-	onHost, err := app.StatusOf(ctx, r.a.HostPart())
+	now, onHost, err := r.unit.states(ctx)
 	if err != nil {
 		return "", err
 	}

@@ -58,6 +58,20 @@ func (u *unit) status(ctx context.Context) (systemd.Status, error) {
 	return app.StatusOf(ctx, m.Host)
 }
 
+// states returns the state of the app's unit and that of its part on the host. An operation that stops nothing goes on where they cannot be read: they
+// are zero then.
+func (u *unit) states(ctx context.Context) (now, onHost systemd.Status, err error) {
+	now, err = u.status(ctx)
+	if err == nil {
+		onHost, err = app.StatusOf(ctx, u.a.HostPart())
+	}
+	if err != nil && !u.goal.stopsApp() {
+		u.warnings.add("it is not known whether %s runs: %v", u.a.Unit().Name(), err)
+		return systemd.Status{}, systemd.Status{}, nil
+	}
+	return now, onHost, err
+}
+
 // ready returns an error if the unit could not be stopped and started, as far as that is known beforehand.
 func (u *unit) ready(ctx context.Context) error {
 	c, ok := u.a.Unit().(*layer.Containers)
@@ -202,9 +216,11 @@ func (u *unit) staysUp(ctx context.Context) error {
 // startAgain starts the app after an undo, if it was up before the rollback. An app that was not well
 // up before may fail to start.
 func (u *unit) startAgain(ctx context.Context) error {
-	again := u.plan.Running && u.stops()
-	err := u.apps.StartAgain(ctx, u.a, again)
-	if err == nil && again {
+	if !u.stops() {
+		return nil
+	}
+	err := u.apps.StartAgain(ctx, u.a, u.plan.Running)
+	if err == nil && u.plan.Running {
 		u.up()
 	}
 	if err != nil && u.plan.Limping {
