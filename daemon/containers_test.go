@@ -212,8 +212,14 @@ func TestContainers(t *testing.T) {
 			p.Run(t, string(kind), "rm", "-f", "stranger")
 			p.Run(t, string(kind), "rm", "-f", p.cache)
 			_, err = d.Rollback(t.Context(), root, "shop", live.ID, ipc.RollbackRequest{}, nil)
-			if errs.KindOf(err) != errs.NotFound || !strings.Contains(fmt.Sprint(err), "lost a container: "+p.cache) || !strings.Contains(errs.HintOf(err), "compose -p shop up") {
-				t.Errorf("without a container: %v; %s", err, errs.HintOf(err))
+			if hint := errs.HintOf(err); errs.KindOf(err) != errs.NotFound || !strings.Contains(fmt.Sprint(err), "lost a container: "+p.cache) ||
+				!strings.Contains(hint, " --no-start` goes there") || !strings.Contains(hint, "compose -p shop up") {
+				t.Errorf("without a container: %v; %s", err, hint)
+			}
+			page, no := read(t, p.ws, "www/index.html"), false
+			write(t, p.ws, "www/index.html", "broken")
+			if _, err = d.Rollback(t.Context(), root, "shop", live.ID, ipc.RollbackRequest{Start: &no}, nil); err != nil || read(t, p.ws, "www/index.html") != page {
+				t.Errorf("without a container, and with nothing to be started: %v", err)
 			}
 			if p.Run(t, string(kind), "inspect", "-f", "{{.Id}}", p.web) != strings.Fields(before)[0] {
 				t.Error("the web server is another one")

@@ -31,6 +31,8 @@ type silencer struct {
 	stops   int           // how often it was asked to stop the container
 	speak   chan struct{} // closed while it speaks
 	asked   int           // how often it was asked while it was silent
+	loses   bool          // it loses the container instead of becoming silent
+	lost    bool          // it has no container
 }
 
 func (s *silencer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -53,6 +55,12 @@ func (s *silencer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	status := map[bool]string{true: "running", false: "exited"}[s.running]
 	switch {
+	case s.loses && strings.HasSuffix(r.URL.Path, "/start"):
+		s.lost = true
+		fallthrough
+	case s.lost:
+		w.WriteHeader(http.StatusNotFound)
+		_, _ = w.Write([]byte(`{"message":"No such container: web"}`)) // the daemon sees what comes of it
 	case strings.HasSuffix(r.URL.Path, "/containers/json"):
 		_ = json.NewEncoder(w).Encode([]any{map[string]any{"Id": "1", "Names": []string{"/web"}, "State": status}})
 	case strings.HasSuffix(r.URL.Path, "/volumes/rows"):
@@ -208,5 +216,47 @@ func TestRevertWithoutEngine(t *testing.T) {
 	}
 	if cp := res.SafetyCheckpoint; cp.Running != nil || cp.Healthy != nil || cp.Quiesced {
 		t.Errorf("the safety checkpoint says running %v, healthy %v, quiesced %v", cp.Running, cp.Healthy, cp.Quiesced)
+	}
+}
+
+// TestLostContainer has somebody remove the container of an app while a rollback has it stopped: the files are put back, and nothing is left to be done. While
+// there is no container, a rollback goes where it is told to start nothing.
+func TestLostContainer(t *testing.T) {
+	t.Parallel()
+	e, socket, _ := startSilencer(t)
+	e.loses = true
+	w := world{dir: worldDir(t)}
+	write(t, w.ws(), "work", "good")
+	d := w.open(t)
+	defer func() { w.close(t, d) }()
+	_, err := d.AddApp(t.Context(), root, ipc.App{Slug: "shop", Workspace: w.ws(), Unit: "container:web", Engine: socket})
+	check(t, err)
+	cp, err := d.Create(t.Context(), root, "shop", ipc.CreateRequest{Quiesce: ipc.QuiesceNone})
+	check(t, err)
+	write(t, w.ws(), "work", "bad")
+	res, err := d.Rollback(t.Context(), root, "shop", cp.ID, ipc.RollbackRequest{}, nil)
+	if errs.KindOf(err) != errs.NotFound || !strings.Contains(err.Error(), "put the app back: container:web has lost a container: web") || res.RolledBack {
+		t.Errorf("the container is removed during the rollback: %v", err)
+	}
+	if got := w.says(t, "work"); got != "bad" || len(res.PutBack) != 1 {
+		t.Errorf("after the rollback that failed work says %q: %q", got, res.PutBack)
+	}
+	waitFor(t, "nothing is unfinished", func() bool { return len(d.Status(root).Problems) == 0 })
+
+	for _, dry := range []bool{true, false} {
+		_, err := d.Rollback(t.Context(), root, "shop", cp.ID, ipc.RollbackRequest{DryRun: dry}, nil)
+		if want := "`mulligan rollback " + string(cp.ID) + " --no-start` goes there without starting it; then: make it anew"; errs.KindOf(err) != errs.NotFound || !strings.HasPrefix(errs.HintOf(err), want) {
+			t.Errorf("without its container: %v; the hint is %q", err, errs.HintOf(err))
+		}
+	}
+	no := false
+	for _, dry := range []bool{true, false} {
+		res := goBack(t, d, cp.ID, ipc.RollbackRequest{Start: &no, DryRun: dry})
+		if words := strings.Join(res.Warnings, "\n"); !strings.Contains(words, "container:web has lost a container: web") {
+			t.Errorf("the rollback that starts nothing says %q", words)
+		}
+	}
+	if got := w.says(t, "work"); got != "good" {
+		t.Errorf("after the rollback that starts nothing work says %q", got)
 	}
 }

@@ -373,13 +373,31 @@ func TestOthers(t *testing.T) {
 		}
 		rename("front", "shop-web-1")
 
+		policy := func() container.RestartPolicyMode { return s.inspect("shop-db-1").HostConfig.RestartPolicy.Name }
+		must(t, p.Stop(ctx))
 		s.remove("shop-web-1")
+		p.Expect(nil, true) // as a rollback does that puts back what it has switched
+		must(t, p.Stop(ctx))
+		wantErr(t, p.StartAgain(ctx), errs.NotFound, "compose:shop has lost a container: shop-web-1")
+		s.runs2("shop-db-1", false)
+		if got := policy(); got != "always" {
+			t.Errorf("a start that failed leaves the restart policy %s", got)
+		}
+		s.start("shop-db-1")
 		for _, do := range []func(context.Context) error{p.Stop, p.Start, func(ctx context.Context) error { _, _, err := p.Ready(ctx); return err }} {
 			wantErr(t, do(ctx), errs.NotFound, "compose:shop has lost a container: shop-web-1")
 		}
 		s.runs2("shop-db-1", true)
 		if now := s.state(p); now.Running() || now.Down() || now.Result != "shop-web-1 is gone" {
 			t.Errorf("%+v", now)
+		}
+		p.Expect(nil, true)
+		must(t, p.Stop(ctx))
+		s.runs2("shop-db-1", false)
+		must(t, p.StartAgain(ctx)) // it was gone before that stop
+		s.runs2("shop-db-1", true)
+		if got := policy(); got != "always" {
+			t.Errorf("restart policy %s", got)
 		}
 		s.run(spec{name: "shop-web-1", service: "web", project: "shop", command: wait})
 		must(t, p.Stop(ctx))

@@ -24,10 +24,11 @@ type ProjectConfig struct {
 
 // Project is the containers of one app. It implements [systemd.Unit].
 type Project struct {
-	e   *Engine
-	cfg ProjectConfig
-	mu  sync.Mutex // held while containers are paused, unpaused, stopped or started
-	ran []string   // what the next Stop takes for running; guarded by mu
+	e    *Engine
+	cfg  ProjectConfig
+	mu   sync.Mutex // held while containers are paused, unpaused, stopped or started
+	ran  []string   // what the next Stop takes for running; guarded by mu
+	lost bool       // the next Stop leaves out what is gone; guarded by mu
 
 	resumed map[string]time.Time // when mulligan last let a container go on that it had paused, by name; guarded by mu
 
@@ -127,13 +128,10 @@ func latest(t time.Time, texts ...string) time.Time {
 	return t
 }
 
-// Ready returns an error if Stop would stop nothing, because a container is gone. The remarks say, in whole sentences, how the
-// containers differ from those that the project was configured with. ran is what runs now.
+// Ready returns an error if Stop would stop nothing: of kind NotFound if that is because containers are gone. The remarks say, in whole
+// sentences, how the containers differ from those that the project was configured with. ran is what runs now.
 func (p *Project) Ready(ctx context.Context) (ran, remarks []string, err error) {
 	list, err := p.look(ctx)
-	if err == nil {
-		err = p.whole(list)
-	}
 	if err != nil {
 		return nil, nil, err
 	}
@@ -142,15 +140,18 @@ func (p *Project) Ready(ctx context.Context) (ran, remarks []string, err error) 
 			ran = append(ran, f.Name)
 		}
 	}
-	remarks, err = p.remarks(ctx, list)
-	return ran, remarks, err
+	if remarks, err = p.remarks(ctx, list); err != nil {
+		return nil, nil, err
+	}
+	return ran, remarks, p.whole(list)
 }
 
 // Expect has the next Stop take these containers for running, as they were a while ago: one that was killed since is started again, too.
-func (p *Project) Expect(ran []string) {
+// If lost is true, that Stop leaves out containers that are gone, and stops the others.
+func (p *Project) Expect(ran []string, lost bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.ran = ran
+	p.ran, p.lost = ran, lost
 }
 
 func (p *Project) remarks(ctx context.Context, list []found) ([]string, error) {
@@ -179,7 +180,7 @@ func (p *Project) remarks(ctx context.Context, list []found) ([]string, error) {
 // makeAgain says how a container that is gone comes back.
 func (p *Project) makeAgain() string {
 	if project, _, err := ParseName(p.cfg.Unit); err == nil && project != "" {
-		return fmt.Sprintf("docker compose -p %s up -d --no-start makes it anew, and `mulligan app set unit=%s` accepts what is there now", project, p.cfg.Unit)
+		return fmt.Sprintf("docker compose -p %s up -d makes it anew, and `mulligan app set unit=%s` accepts what is there now", project, p.cfg.Unit)
 	}
 	return "make it anew, or name another unit: `mulligan app set unit=container:NAME`"
 }

@@ -59,12 +59,16 @@ func (p *Project) writeNote(n note) error {
 const grace = 10 * time.Second
 
 // Stop stops the containers, those that depend on others first, and keeps the engine from starting them by their restart policy.
-// A container that does not stop in its time is killed. If one is gone, Stop stops nothing.
+// A container that does not stop in its time is killed. If one is gone, Stop stops nothing, unless Expect said so.
 func (p *Project) Stop(ctx context.Context) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	defer func() { p.ran = nil }()
+	lost := p.lost
+	defer func() { p.ran, p.lost = nil, false }()
 	list, err := p.look(ctx)
+	if err == nil && lost {
+		list = slices.DeleteFunc(list, func(f found) bool { return f.gone && f.called == "" })
+	}
 	if err == nil {
 		err = p.whole(list)
 	}
@@ -105,7 +109,13 @@ func (p *Project) Stop(ctx context.Context) error {
 		return err
 	}
 	slices.Reverse(list)
-	return byDepth(list, func(f *found) error { return p.stopOne(ctx, f) })
+	return byDepth(list, func(f *found) error {
+		err := p.stopOne(ctx, f)
+		if lost && errs.KindOf(err) == errs.NotFound { // it went meanwhile
+			return nil
+		}
+		return err
+	})
 }
 
 // byDepth calls do for all containers of one depth at once, and for one depth after the other.
@@ -196,11 +206,11 @@ func (p *Project) Start(ctx context.Context) error {
 		return err
 	}
 	list, err := p.look(ctx)
-	if err == nil {
-		err = p.whole(list)
-	}
 	if err != nil {
 		return err
+	}
+	if err := p.whole(list); err != nil {
+		return errs.Also(err, p.stayDown(ctx, n))
 	}
 	if len(n.Ran) == 0 {
 		n.Ran = p.wanted(list)
@@ -224,7 +234,8 @@ func (p *Project) wanted(list []found) (names []string) {
 	return names
 }
 
-// StartAgain starts what Stop found running, and nothing if there was no Stop or what it stopped was started since.
+// StartAgain starts what Stop found running, and nothing if there was no Stop or what it stopped was started since. One that is gone
+// and did not run then is not missed.
 func (p *Project) StartAgain(ctx context.Context) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -233,14 +244,15 @@ func (p *Project) StartAgain(ctx context.Context) error {
 		return err
 	}
 	list, err := p.look(ctx)
-	if err == nil {
-		err = p.whole(list)
-	}
 	if err != nil {
 		return err
 	}
 	if n.damaged {
 		n.Ran = p.wanted(list)
+	}
+	ran := slices.DeleteFunc(slices.Clone(list), func(f found) bool { return !slices.Contains(n.Ran, f.Name) })
+	if err := p.whole(ran); err != nil {
+		return errs.Also(err, p.stayDown(ctx, n))
 	}
 	return p.start(ctx, list, n)
 }
@@ -250,8 +262,15 @@ func (p *Project) StayDown(ctx context.Context) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	n, err := p.readNote()
-	if err != nil || len(n.Ran)+len(n.Policies) == 0 {
+	if err != nil {
 		return err
+	}
+	return p.stayDown(ctx, n)
+}
+
+func (p *Project) stayDown(ctx context.Context, n note) error {
+	if len(n.Ran)+len(n.Policies) == 0 {
+		return nil
 	}
 	for name, policy := range n.Policies {
 		if err := p.cfg.Failpoint.At("give policy back"); err != nil {

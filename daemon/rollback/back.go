@@ -60,7 +60,7 @@ func (r *rollback) undo(ctx context.Context) (notStarted, err error) {
 		return nil, err
 	}
 	if r.unit.stops() {
-		if err := r.unit.halt(ctx); err != nil {
+		if err := r.unit.haltRest(ctx); err != nil {
 			return nil, err
 		}
 	}

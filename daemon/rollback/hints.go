@@ -106,6 +106,12 @@ func (h *hints) orNoStart(err error) error {
 	return hinted(err, hint)
 }
 
+// noStartFirst puts in front of the hint that says how what is gone is made anew the command that goes to the target without starting the app, which
+// may bring back what that needs.
+func (h *hints) noStartFirst(err error) error {
+	return &errs.Error{Kind: errs.KindOf(err), Err: err, Hint: "`" + h.command("--no-start") + "` goes there without starting it; then: " + errs.HintOf(err)}
+}
+
 // orDiscard adds to the error of a full disk the command that makes room. Other errors are returned as
 // they are.
 func (h *hints) orDiscard(ctx context.Context, err error) error {

@@ -162,7 +162,7 @@ func (r *rollback) stopAgain(ctx context.Context) (string, error) {
 		return "", err
 	}
 	r.unit.before = now
-	if err := r.unit.halt(ctx); err != nil {
+	if err := r.unit.haltRest(ctx); err != nil {
 		return "", err
 	}
 	return r.unit.stopped()

@@ -215,7 +215,7 @@ func (d *Service) newRollback(ctx context.Context, a *app.App, id ipc.Checkpoint
 		}
 		r.plan.Layers = append(r.plan.Layers, p.Name)
 	}
-	if err := r.unit.ready(ctx); err != nil {
+	if err := r.unit.ready(ctx, req.Start); err != nil {
 		return nil, err
 	}
 	if err := r.precheck(ctx); err != nil {

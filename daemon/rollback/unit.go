@@ -30,6 +30,7 @@ type unit struct {
 	steady   time.Duration  // how long a unit is watched after its start
 	before   systemd.Status // how the unit was when the rollback began
 	ran      []string       // the containers that ran then
+	lost     bool           // halt leaves out containers that are gone
 	unseen   bool           // a warning says already that the state of the guest is unknown
 	halted   time.Time      // when halt began first
 	down     *time.Duration // from then until the unit had started; nil where it did not, or did not run before
@@ -72,8 +73,9 @@ func (u *unit) states(ctx context.Context) (now, onHost systemd.Status, err erro
 	return now, onHost, err
 }
 
-// ready returns an error if the unit could not be stopped and started, as far as that is known beforehand.
-func (u *unit) ready(ctx context.Context) error {
+// ready returns an error if the unit could not be stopped and started, as far as that is known beforehand. What need not be started may have lost
+// containers: what makes them anew may need files that the rollback brings back. start is what the request says of that, if anything.
+func (u *unit) ready(ctx context.Context, start *bool) error {
 	c, ok := u.a.Unit().(*layer.Containers)
 	if !ok || !u.stops() {
 		return nil
@@ -84,7 +86,15 @@ func (u *unit) ready(ctx context.Context) error {
 	for _, words := range remarks {
 		u.warnings.add("%s", words)
 	}
-	return err
+	switch {
+	case errs.KindOf(err) != errs.NotFound:
+		return err
+	case start == nil || *start:
+		return u.hints.noStartFirst(err)
+	}
+	u.lost = true
+	u.warnings.add("%s", errs.Words(err))
+	return nil
 }
 
 // stops reports whether something is stopped while the layers are switched. A revert stops nothing:
@@ -106,12 +116,18 @@ func (u *unit) halt(ctx context.Context) error {
 		u.halted = time.Now()
 	}
 	if c, ok := u.a.HostPart().(*layer.Containers); ok {
-		c.Expect(u.ran)
+		c.Expect(u.ran, u.lost)
 	}
 	if u.stopsAll() {
 		return u.apps.StopUnit(ctx, u.a)
 	}
 	return u.apps.PauseHost(ctx, u.a)
+}
+
+// haltRest is halt for an app whose layers may be half switched, of which containers may be gone meanwhile: these write nothing.
+func (u *unit) haltRest(ctx context.Context) error {
+	u.lost = true
+	return u.halt(ctx)
 }
 
 // haltedName returns the name of the unit that halt stops.
