@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -258,5 +259,70 @@ func TestLostContainer(t *testing.T) {
 	}
 	if got := w.says(t, "work"); got != "good" {
 		t.Errorf("after the rollback that starts nothing work says %q", got)
+	}
+}
+
+// TestOwedStart has a checkpoint stop an app that then cannot be started, because the engine is away. The daemon starts it later, unless a rollback decides before that
+// whether the app runs.
+func TestOwedStart(t *testing.T) {
+	t.Parallel()
+	e, socket, _ := startSilencer(t)
+	e.again = true
+	w := world{dir: worldDir(t)}
+	write(t, w.ws(), "work", "good")
+	var away atomic.Bool
+	opt := w.options()
+	opt.Failpoint = func(step string) error {
+		switch {
+		case step == "stage "+string(ipc.StageStart): // a retry cannot be before it
+			away.Store(false)
+		case step == "start unit" && away.Load():
+			return errs.New(errs.Unavailable, "", "the test has the engine away")
+		}
+		return nil
+	}
+	d := w.openAs(t, opt)
+	defer func() { w.close(t, d) }()
+	_, err := d.AddApp(t.Context(), root, ipc.App{Slug: "shop", Workspace: w.ws(), Unit: "container:web", Engine: socket})
+	check(t, err)
+	owe := func() ipc.CheckpointID {
+		t.Helper()
+		away.Store(true)
+		cp, err := d.Create(t.Context(), root, "shop", ipc.CreateRequest{Quiesce: ipc.QuiesceStop})
+		if errs.KindOf(err) != errs.Unavailable || state(t, d) != "stopped" {
+			t.Fatalf("the app is %s after a checkpoint: %v", state(t, d), err)
+		}
+		return cp.ID
+	}
+	// reopened returns the app's state once another daemon has started what was owed.
+	reopened := func() string {
+		t.Helper()
+		away.Store(false)
+		w.close(t, d)
+		d = w.openAs(t, opt)
+		waitFor(t, "nothing is unfinished", func() bool { return len(d.Status(root).Problems) == 0 })
+		return state(t, d)
+	}
+	owe()
+	if got := reopened(); got != "running" {
+		t.Errorf("a start is owed, and the app is %s", got)
+	}
+	no := false
+	goBack(t, d, owe(), ipc.RollbackRequest{Start: &no})
+	if got := reopened(); got != "stopped" {
+		t.Errorf("a rollback was told to start nothing, and the app is %s", got)
+	}
+	e.mu.Lock()
+	e.running = true
+	e.mu.Unlock()
+	goBack(t, d, owe(), ipc.RollbackRequest{})
+	if got := state(t, d); got != "running" {
+		t.Errorf("a start was owed before the rollback, and the app is %s", got)
+	}
+	e.mu.Lock()
+	e.running = false // somebody stops it
+	e.mu.Unlock()
+	if got := reopened(); got != "stopped" {
+		t.Errorf("somebody has stopped the app since, and it is %s", got)
 	}
 }

@@ -187,11 +187,14 @@ func (s *Set) StartAgain(ctx context.Context, a *App, running bool) error {
 	if err != nil && ctx.Err() == nil {
 		err = s.start(ctx, start)
 	}
-	if errs.KindOf(err) != errs.Unavailable { // the error is the app's own, and trying again would not help
+	switch {
+	case err == nil:
+		return s.EndOwed(context.WithoutCancel(ctx), a)
+	case errs.KindOf(err) != errs.Unavailable: // the error is the app's own, and trying again would not help
 		return err
 	}
 	a.RequestRecovery(err)
-	a.OweStart()
+	a.NoteOwed(true)
 	owed := store.Operation{ID: owedStart(a), AppID: a.Rec().ID, Kind: KindStart, Plan: []byte("{}")}
 	return errs.Also(err, s.store.PutOperation(context.WithoutCancel(ctx), owed, s.opt.Now()))
 }
@@ -212,10 +215,24 @@ func owedStart(a *App) ipc.OperationID { return ipc.OperationID("start-" + a.Rec
 
 // StartOwed starts the app as an operation of [KindStart] has to, and ends the operation.
 func (s *Set) StartOwed(ctx context.Context, a *App) error {
-	if err := s.StartUnit(ctx, a); err != nil {
+	if a.Unit() != nil {
+		if err := s.StartUnit(ctx, a); err != nil {
+			return err
+		}
+	}
+	return s.EndOwed(ctx, a)
+}
+
+// EndOwed ends the operation of [KindStart] if there is one: the app was started, or is to stay down.
+func (s *Set) EndOwed(ctx context.Context, a *App) error {
+	if !a.OwesStart() {
+		return nil
+	}
+	if err := s.store.EndOperation(ctx, owedStart(a)); err != nil {
 		return err
 	}
-	return s.store.EndOperation(ctx, owedStart(a))
+	a.NoteOwed(false)
+	return nil
 }
 
 // StartUnit starts the app.

@@ -94,11 +94,18 @@ func (a *App) RequestRecovery(why error) {
 	}
 }
 
-// OweStart has the retry goroutine start the app, as an operation of [KindStart] has to.
-func (a *App) OweStart() {
+// NoteOwed records whether the retry goroutine has to start the app for an operation of [KindStart].
+func (a *App) NoteOwed(owed bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.unfinished.owed = true
+	a.unfinished.owed = owed
+}
+
+// OwesStart reports whether an operation of [KindStart] has to start the app: the app is down, and meant to be up.
+func (a *App) OwesStart() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.unfinished.owed
 }
 
 // unfinishedWords returns what is unfinished and tried again, one phrase each. The caller must
@@ -146,11 +153,11 @@ func (a *App) NoteUntracked(held bool) {
 	a.unfinished.untracked = held
 }
 
-// NoteDown records that the supervised command has not been started yet.
-func (a *App) NoteDown() {
+// NoteDown records whether the supervised command has yet to be started.
+func (a *App) NoteDown(down bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.unfinished.down = true
+	a.unfinished.down = down
 }
 
 // BeginRetries reports whether the caller must run the retries: something is unfinished and no
@@ -183,11 +190,4 @@ func (a *App) ToStart() (down, owed, lags bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.unfinished.down, a.unfinished.owed, a.followerOutdated()
-}
-
-// NoteNotStarted records what could not be started.
-func (a *App) NoteNotStarted(down, owed bool) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.unfinished.down, a.unfinished.owed = down, owed
 }

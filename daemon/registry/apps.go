@@ -283,7 +283,7 @@ func resume(ctx context.Context, svc *Service, a *app.App, rerun bool) error {
 	svc.turns.StartTracker(ctx, a)
 	failed := svc.apps.StartCommand(ctx, a, rerun)
 	if failed != nil {
-		a.NoteDown()
+		a.NoteDown(true)
 	}
 	return errs.Also(err, failed)
 }

@@ -164,10 +164,14 @@ func (u *unit) runsOn() string {
 // rollback starts the app at its end. start is what the request says of that, if anything.
 func (u *unit) intend(now systemd.Status, target store.Checkpoint, start *bool) {
 	u.before = now
-	u.plan.Running = !now.Down() && now.Intent() == systemd.Up
+	owed := u.a.OwesStart() // it is down because an earlier operation could not start it
+	u.plan.Running = owed || !now.Down() && now.Intent() == systemd.Up
 	u.plan.Limping = !now.Running()
 	if !u.stops() {
 		return
+	}
+	if start == nil && owed {
+		start = &owed
 	}
 	u.plan.Start, u.plan.WhyDown = startsAfter(now, target, start)
 	if !u.plan.Start {

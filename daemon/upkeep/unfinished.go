@@ -119,12 +119,12 @@ func (svc *Service) rise(ctx context.Context, a *app.App) error {
 	if down && !a.Asleep.Load() {
 		err = svc.apps.StartCommand(ctx, a, true)
 	}
-	if owed && a.Unit() != nil {
+	a.NoteDown(err != nil)
+	if owed {
 		err = errs.Also(err, svc.apps.StartOwed(ctx, a))
 	}
 	if lags || turns.TrackerOf(a) == nil {
 		svc.turns.StartTracker(ctx, a)
 	}
-	a.NoteNotStarted(down && err != nil, owed && err != nil)
 	return err
 }

@@ -14,7 +14,7 @@ func (svc *Service) Wake(ctx context.Context, a *app.App) {
 		svc.opt.Log.Error("app is not ready", "app", a.Rec().Slug, "err", err)
 		return
 	}
-	a.NoteDown()
+	a.NoteDown(true)
 	if err := svc.finishNow(ctx, a); err != nil {
 		svc.opt.Log.Error("app is not ready", "app", a.Rec().Slug, "err", err)
 	}
