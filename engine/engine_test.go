@@ -16,6 +16,7 @@ import (
 	"github.com/moby/moby/api/types/mount"
 	"github.com/moby/moby/client"
 
+	"mulligan/durable"
 	"mulligan/engine"
 	"mulligan/engine/enginetest"
 	"mulligan/errs"
@@ -251,6 +252,28 @@ func TestProject(t *testing.T) {
 		must(t, p.StartAgain(ctx))
 		s.runs("shop-db-1", "shop-web-1", "shop-job-1")
 		must(t, p.StartAgain(ctx))
+	})
+}
+
+// TestUnhealthyInTime starts a container whose health check does not pass any more while there is time. The engine is not away, and so the error does not
+// say that.
+func TestUnhealthyInTime(t *testing.T) {
+	onEach(t, func(t *testing.T, s *stage) {
+		s.run(spec{name: "slow", service: "slow", project: "slow", restart: "always", command: wait, health: []string{"CMD", "sleep", "1000"}})
+		p := s.project("compose:slow")
+		must(t, p.Stop(t.Context()))
+		file := filepath.Join(stateOf(p), "containers.json")
+		var noted map[string]any
+		must(t, durable.ReadJSON(file, &noted))
+		noted["healthy"] = []string{"slow"}
+		must(t, durable.WriteJSON(file, noted))
+		s.start("slow") // which may take longer
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		defer cancel()
+		wantErr(t, p.StartAgain(ctx), errs.Failed, "start container slow: it is not healthy")
+		if policy := s.inspect("slow").HostConfig.RestartPolicy.Name; policy != "always" {
+			t.Errorf("restart policy %s", policy)
+		}
 	})
 }
 

@@ -305,12 +305,14 @@ func (p *Project) start(ctx context.Context, list []found, n note) error {
 	if err == nil {
 		err = byDepth(wanted, func(f *found) error { return p.awaitHealthy(ctx, f, n) })
 	}
+	back, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+	defer cancel()
 	for _, f := range list {
 		if err := p.cfg.Failpoint.At("give policy back"); err != nil {
 			return err
 		}
-		if policy, ok := n.Policies[f.Name]; ok { // also after a failure: then the engine may try on
-			err = errs.Also(err, p.setPolicy(ctx, f.Name, policy))
+		if policy, ok := n.Policies[f.Name]; ok { // also after a failure, or when the time is up: then the engine may try on
+			err = errs.Also(err, p.setPolicy(back, f.Name, policy))
 		}
 	}
 	if err == nil {
@@ -382,13 +384,19 @@ func (p *Project) awaitEnd(ctx context.Context, f *found) error {
 
 // awaitHealthy waits until a container runs, or has ended well, and its health check passes if it has one. The command of the
 // check is run here: the engine would wait for its interval, and Podman runs no checks where there is no systemd. One that was not
-// known to be healthy before is waited for only a little: its check may be wrong.
+// known to be healthy before is waited for only a little: its check may be wrong. The wait ends before ctx does: that the container
+// takes too long does not mean that the engine is unavailable.
 func (p *Project) awaitHealthy(ctx context.Context, f *found, before note) error {
 	test, patience := healthCheck(f.now.Config)
 	known := slices.Contains(before.Healthy, f.Name)
 	if !known {
 		patience = min(patience, little)
 	}
+	if until, ok := ctx.Deadline(); ok {
+		patience = min(patience, time.Until(until)*9/10)
+	}
+	short, cancel := context.WithTimeout(ctx, patience) // the command may hang
+	defer cancel()
 	err := p.poll(ctx, f, patience, func(s *container.State) (bool, error) {
 		switch {
 		case s.Restarting:
@@ -398,8 +406,6 @@ func (p *Project) awaitHealthy(ctx context.Context, f *found, before note) error
 		case !s.Running, len(test) == 0, s.Health != nil && s.Health.Status == container.Healthy:
 			return true, nil
 		}
-		short, cancel := context.WithTimeout(ctx, patience) // the command may hang
-		defer cancel()
 		_, code, err := p.exec(short, f.Name, test)
 		return err == nil && code == 0, nil
 	})
@@ -441,7 +447,7 @@ func (p *Project) poll(ctx context.Context, f *found, patience time.Duration, do
 		select {
 		case <-time.After(wait):
 		case <-over.C:
-			return &errs.Error{Kind: errs.Failed, Op: "start container " + f.Name, Message: fmt.Sprintf("it is not healthy after %s", patience), Err: errUnhealthy,
+			return &errs.Error{Kind: errs.Failed, Op: "start container " + f.Name, Message: fmt.Sprintf("it is not healthy after %s", patience.Round(time.Second)), Err: errUnhealthy,
 				Hint: fmt.Sprintf("docker logs %s and docker inspect %[1]s show why", f.Name)}
 		case <-ctx.Done():
 			return p.e.failure("start container "+f.Name, ctx.Err())
