@@ -1,16 +1,15 @@
 package logical
 
 import (
-	"bytes"
 	"context"
 	"fmt"
-	"maps"
 	"reflect"
 	"slices"
 	"strings"
 
 	"mulligan/snap"
 	"mulligan/snap/database"
+	"mulligan/snap/postgres/logical/dumptext"
 )
 
 // Diff describes in SQL, with numbers of rows, how the database changed from one snapshot to
@@ -74,48 +73,6 @@ func (d *Driver) storedSide(m *manifest) (*side, error) {
 	return &side{&m.State, text}, err
 }
 
-// entry is one object of the schema.
-type entry struct {
-	kind, schema, name string
-	sql                string
-	same               string // sql in the form that is compared
-}
-
-// partMark begins an object's part of pg_dump's text.
-const partMark = "\n--\n-- Name: "
-
-// entriesOf splits pg_dump's text at the comment before each object:
-// "-- Name: N; Type: T; Schema: S; Owner: O".
-func entriesOf(text []byte) map[string]entry {
-	list := map[string]entry{}
-	for _, part := range bytes.Split(text, []byte(partMark))[min(1, len(text)):] {
-		head, body, _ := strings.Cut(string(part), "\n")
-		e := entry{sql: withoutSets(strings.TrimPrefix(body, "--\n"))}
-		e.name, head, _ = strings.Cut(head, "; Type: ")
-		e.kind, head, _ = strings.Cut(head, "; Schema: ")
-		e.schema, _, _ = strings.Cut(head, "; Owner: ")
-		e.same = sortedTable(e.kind, e.sql)
-		key := e.kind + " " + e.schema + "." + e.name
-		if old, ok := list[key]; ok {
-			e.sql, e.same = old.sql+"\n"+e.sql, old.same+"\n"+e.same
-		}
-		list[key] = e
-	}
-	return list
-}
-
-// withoutSets removes the SET statements that pg_dump writes for the next object.
-func withoutSets(sql string) string {
-	sql = strings.TrimSpace(sql)
-	for {
-		i := strings.LastIndexByte(sql, '\n')
-		if last := sql[i+1:]; i < 0 || !strings.HasPrefix(last, "SET default_") {
-			return strings.TrimSpace(strings.TrimSuffix(sql, "--\n-- PostgreSQL database dump complete\n--"))
-		}
-		sql = strings.TrimSpace(sql[:i])
-	}
-}
-
 // compare describes the changes from a to b.
 func compare(db string, a, b *side) []snap.Change {
 	switch {
@@ -131,13 +88,13 @@ func compare(db string, a, b *side) []snap.Change {
 	for _, c := range list {
 		told[c.Path] = true
 	}
-	before, after := entriesOf(a.text), entriesOf(b.text)
-	list = append(list, objectChanges(before, after, told, false)...)
+	before, after := dumptext.Objects(a.text), dumptext.Objects(b.text)
+	list = append(list, dumptext.Changes(before, after, told, false)...)
 	if len(list) == 0 { // only a part of a table differs, such as a default
-		list = objectChanges(before, after, nil, true)
+		list = dumptext.Changes(before, after, nil, true)
 	}
 	if len(list) == 0 {
-		list = []snap.Change{{Path: db, Operation: snap.Modify, Summary: textChange(canonical(a.text), canonical(b.text))}}
+		list = []snap.Change{{Path: db, Operation: snap.Modify, Summary: dumptext.Difference(a.text, b.text)}}
 	}
 	return list
 }
@@ -146,37 +103,6 @@ func compare(db string, a, b *side) []snap.Change {
 func differences(a, b *state) (list []snap.Change) {
 	list = database.Compare(tablesOf(a), tablesOf(b), "ALTER COLUMN")
 	return append(append(list, sequenceChanges(a, b)...), otherChanges(a, b)...)
-}
-
-// textChange describes the first difference between two schema texts with equal objects.
-func textChange(a, b []byte) string {
-	before, after := strings.Split(string(a), partMark), strings.Split(string(b), partMark)
-	head := func(parts []string, i int) string {
-		if i >= len(parts) {
-			return "the end of the dump"
-		}
-		name, rest, _ := strings.Cut(parts[i], "; Type: ")
-		kind, _, _ := strings.Cut(rest, "; Schema: ")
-		return kind + " " + name
-	}
-	if before[0] != after[0] {
-		was, is := strings.Split(before[0], "\n"), strings.Split(after[0], "\n")
-		for i := range min(len(was), len(is)) {
-			if was[i] != is[i] {
-				return fmt.Sprintf("the dump begins with %q, was %q", is[i], was[i])
-			}
-		}
-		return "the dump begins with other settings"
-	}
-	for i := 1; i < max(len(before), len(after)); i++ {
-		if i >= min(len(before), len(after)) || before[i] != after[i] {
-			if was, is := head(before, i), head(after, i); was != is {
-				return fmt.Sprintf("the dump has %s where it had %s", is, was)
-			}
-			return "the definition of " + head(after, i) + " differs"
-		}
-	}
-	return "the digests of the schemas differ, although their texts are equal"
 }
 
 // tablesOf converts the tables for database.Compare.
@@ -227,73 +153,6 @@ func otherChanges(a, b *state) (list []snap.Change) {
 		list = append(list, snap.Change{Path: "database", Operation: snap.Modify, Summary: "ALTER DATABASE: " + strings.Join(names, ", ")})
 	}
 	return list
-}
-
-// secret are the kinds of objects whose definition may hold a password.
-var secret = map[string]bool{"USER MAPPING": true, "SERVER": true, "SUBSCRIPTION": true, "FOREIGN TABLE": true}
-
-// parts are the kinds of objects that belong to a table or a sequence, which is reported instead of them.
-var parts = map[string]bool{"DEFAULT": true, "SEQUENCE OWNED BY": true, "SEQUENCE SET": true, "TABLE ATTACH": true, "MATERIALIZED VIEW DATA": true}
-
-// objectChanges returns the changes of all other objects in the schema's text. told has the paths of the tables that are
-// reported already. If all is set, parts of tables are included.
-func objectChanges(a, b map[string]entry, told map[string]bool, all bool) (list []snap.Change) {
-	skip := func(e entry) bool {
-		return parts[e.kind] && !all || (e.kind == "TABLE" || about[e.kind] != "") && told[e.path()]
-	}
-	for _, key := range slices.Sorted(maps.Keys(a)) {
-		if e := a[key]; b[key].kind == "" && !skip(e) {
-			list = append(list, snap.Change{Path: e.path(), Operation: snap.Delete, Summary: e.phrase("DROP")})
-		}
-	}
-	for _, key := range slices.Sorted(maps.Keys(b)) {
-		e := b[key]
-		old, was := a[key]
-		switch {
-		case skip(e) || was && old.same == e.same:
-		case was:
-			list = append(list, snap.Change{Path: e.path(), Operation: snap.Modify, Summary: e.phrase("ALTER")})
-		default:
-			list = append(list, snap.Change{Path: e.path(), Operation: snap.Create, Summary: e.created()})
-		}
-	}
-	return list
-}
-
-// about maps each kind of object that describes another object to the words for it. The name of such an object begins with the
-// kind of the other.
-var about = map[string]string{"ACL": "GRANT or REVOKE on", "COMMENT": "COMMENT ON"}
-
-func (e entry) path() string {
-	name := e.name
-	if _, ok := about[e.kind]; ok {
-		_, name, _ = strings.Cut(name, " ")
-	}
-	if e.schema == "-" || e.schema == "" {
-		return name
-	}
-	return e.schema + "." + name
-}
-
-// phrase describes the change of the object.
-func (e entry) phrase(verb string) string {
-	if on, ok := about[e.kind]; ok {
-		return on + " " + e.name
-	}
-	return verb + " " + e.kind + " " + e.name
-}
-
-// created returns the beginning of the object's CREATE statement.
-func (e entry) created() string {
-	const most = 160
-	if secret[e.kind] || e.sql == "" {
-		return "CREATE " + e.kind + " " + e.name
-	}
-	text := strings.Join(strings.Fields(strings.TrimSuffix(strings.SplitN(e.sql, ";\n", 2)[0], ";")), " ")
-	if len(text) > most {
-		text = strings.ToValidUTF8(text[:most], "") + "…"
-	}
-	return text
 }
 
 // summarize returns the first few changes in one line.

@@ -1,11 +1,9 @@
 package logical
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 )
@@ -172,64 +170,4 @@ func follow(s *state, list []*relation) {
 		}
 		r.table.reorder(names)
 	}
-}
-
-const inherits = "\nINHERITS ("
-
-// canonical returns pg_dump's text in the form that is compared. If tables inherit, it sorts the objects, and the lines of
-// those tables' definitions, because their order depends on the order of the columns. It puts the settings in force before each
-// object.
-func canonical(text []byte) []byte {
-	if !bytes.Contains(text, []byte(inherits)) {
-		return text
-	}
-	parts := strings.Split(string(text), partMark)
-	settings := map[string]string{}
-	var list []string
-	for i, part := range parts {
-		before := strings.Join(slices.Sorted(maps.Values(settings)), "")
-		lines := strings.SplitAfter(strings.TrimRight(part, "\n"), "\n")
-		end := len(lines)
-		for end > 0 && (strings.HasPrefix(lines[end-1], "SET default_") || strings.TrimSpace(lines[end-1]) == "") {
-			end--
-		}
-		for _, line := range lines[end:] {
-			if name, _, ok := strings.Cut(line, " = "); ok {
-				settings[name] = strings.TrimSpace(line) + "\n"
-			}
-		}
-		body := strings.TrimRight(strings.Join(lines[:end], ""), "\n")
-		if i == 0 {
-			list = append(list, body)
-			continue
-		}
-		kind := kindOf(body)
-		if kind != "COMMENT" && kind != "ACL" && kind != "DEFAULT" {
-			body = before + body
-		}
-		list = append(list, sortedTable(kind, body))
-	}
-	slices.Sort(list[1:])
-	return []byte(strings.Join(list, partMark))
-}
-
-// kindOf returns the type in pg_dump's comment at the beginning of part.
-func kindOf(part string) string {
-	head, _, _ := strings.Cut(part, "\n")
-	_, kind, _ := strings.Cut(head, "; Type: ")
-	kind, _, _ = strings.Cut(kind, "; Schema: ")
-	return kind
-}
-
-// sortedTable sorts the lines of a table's definition if the table inherits.
-func sortedTable(kind, sql string) string {
-	if kind != "TABLE" && kind != "FOREIGN TABLE" || !strings.Contains(sql, inherits) {
-		return sql
-	}
-	lines := strings.Split(sql, "\n")
-	for i, line := range lines {
-		lines[i] = strings.TrimSuffix(line, ",")
-	}
-	slices.Sort(lines)
-	return strings.Join(lines, "\n")
 }

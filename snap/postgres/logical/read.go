@@ -21,6 +21,7 @@ import (
 	"mulligan/snap"
 	"mulligan/snap/cas"
 	"mulligan/snap/database"
+	"mulligan/snap/postgres/logical/dumptext"
 	"mulligan/snap/postgres/pgtools"
 )
 
@@ -263,7 +264,7 @@ func (r *reader) schema(ctx context.Context) error {
 		return err
 	}
 	tidied := tidy(text.buf.Bytes())
-	r.m.State.Schema, r.m.asWritten, r.m.plain = digest(string(canonical(tidied))), digest(string(tidied)), tidied
+	r.m.State.Schema, r.m.asWritten, r.m.plain = digest(string(dumptext.Canonical(tidied))), digest(string(tidied)), tidied
 	if r.batch == nil {
 		return nil
 	}
