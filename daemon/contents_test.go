@@ -1,9 +1,11 @@
 package daemon_test
 
 import (
+	"database/sql"
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"mulligan/daemon"
@@ -52,6 +54,62 @@ func TestOwnersShareNothing(t *testing.T) {
 	}
 	if _, err := d.Verify(t.Context(), victim, "diary", kept.ID, snap.Full); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestPurgeLeavesNothing: of a purged app nothing is left in the content store: not its journal, nor the snapshots of a database that was taken out
+// of the app, nor those of a layer that is held up.
+func TestPurgeLeavesNothing(t *testing.T) {
+	t.Parallel()
+	opt := daemon.Options{StateDir: filepath.Join(t.TempDir(), "state")}
+	contents := filepath.Join(opt.StateDir, "store")
+	ws := workspace(t)
+	write(t, ws, "file", string(testkit.Bytes(t, 1<<20)))
+	main, other := ipc.Database{Name: "main", Driver: "sqlite", DSN: "main.db"}, ipc.Database{Name: "other", Driver: "sqlite", DSN: "other.db"}
+	for _, db := range []ipc.Database{main, other} {
+		c, err := sql.Open("sqlite", filepath.Join(ws, db.DSN))
+		check(t, err)
+		_, err = c.Exec(`CREATE TABLE t (secret BLOB); INSERT INTO t VALUES (randomblob(1 << 20))`)
+		check(t, errs.Also(err, c.Close()))
+	}
+	d, err := daemon.Open(t.Context(), opt)
+	check(t, err)
+	defer func() { check(t, d.Close(t.Context())) }()
+	a, err := d.AddApp(t.Context(), root, ipc.App{Slug: "shop", Workspace: ws, Auto: true, Databases: []ipc.Database{main, other}})
+	check(t, err)
+	awaitFollowing(t, d)
+	create(t, d)
+	_, err = d.SetApp(t.Context(), root, "shop", ipc.AppChange{Databases: &[]ipc.Database{main}})
+	check(t, err)
+	check(t, d.Close(t.Context()))
+	all := strings.Join(rootsIn(t, contents), "\n")
+	for _, kind := range []string{"files/%s/journal/", "sqlite/%s/main/", "sqlite/%s/other/"} {
+		if prefix := fmt.Sprintf(kind, a.ID); !strings.Contains(all, prefix) {
+			t.Fatalf("there is nothing of %s in\n%s", prefix, all)
+		}
+	}
+	left := filepath.Join(opt.StateDir, "apps", string(a.ID), "db-main", "switches", "op-left")
+	check(t, os.Mkdir(left, 0o700))
+	check(t, os.WriteFile(filepath.Join(left, "plan.json"), []byte("no plan"), 0o600))
+	d, err = daemon.Open(t.Context(), opt)
+	check(t, err)
+	if p := problemsOf(t, d); !strings.Contains(p, "db:main cannot be used yet") {
+		t.Fatalf("the problems are %q", p)
+	}
+
+	check(t, d.RemoveApp(t.Context(), root, "shop", true))
+	waitFor(t, "the contents are gone", func() bool { return d.Status(root).StoreBytes < 1<<20 })
+	db, err := sql.Open("sqlite", "file:"+filepath.Join(opt.StateDir, "mulligan.db")+"?_pragma=busy_timeout(10000)")
+	check(t, err)
+	defer db.Close()
+	waitFor(t, "nothing is to be removed any more", func() bool {
+		var n int
+		check(t, db.QueryRow(`SELECT count(*) FROM disposals`).Scan(&n))
+		return n == 0
+	})
+	check(t, d.Close(t.Context()))
+	if names := rootsIn(t, contents); len(names) > 0 {
+		t.Errorf("after the purge the content store has\n%s", strings.Join(names, "\n"))
 	}
 }
 

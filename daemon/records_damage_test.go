@@ -376,20 +376,30 @@ func (w world) dropRoot(t *testing.T, prefix, id string) {
 // roots counts the names in a running daemon's content store that end in an id.
 func (w world) roots(t *testing.T, id string) (n int) {
 	t.Helper()
-	sh(t, `rm -rf "$1/look" && cp -a "$1/state/store" "$1/look"`, w.dir)
-	s, err := cas.Open(filepath.Join(w.dir, "look"), cas.Options{})
+	for _, name := range rootsIn(t, filepath.Join(w.state(), "store")) {
+		if strings.HasSuffix(name, "/"+id) {
+			n++
+		}
+	}
+	return n
+}
+
+// rootsIn returns the names of the roots in a content store, which may be open.
+func rootsIn(t *testing.T, dir string) (names []string) {
+	t.Helper()
+	look := filepath.Join(t.TempDir(), "look")
+	sh(t, `cp -a "$1" "$2"`, dir, look)
+	s, err := cas.Open(look, cas.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, r := range s.Roots("") {
-		if strings.HasSuffix(r.Name, "/"+id) {
-			n++
-		}
+		names = append(names, r.Name)
 	}
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	return n
+	return names
 }
 
 // TestOldRecords puts records back that were copied while an operation was under way, as

@@ -40,22 +40,39 @@ func (r *Records) FinishPurges(ctx context.Context, clear func(ipc.AppID) (gone 
 }
 
 func (r *Records) finishPurge(ctx context.Context, id ipc.AppID, clear func(ipc.AppID) (gone bool, err error)) error {
-	for _, s := range r.Contents.all() {
-		if err := s.Delete(rootsOf(s, id)...); err != nil {
-			return err
-		}
-	}
 	if err := r.opt.Failpoint.At("finish purge"); err != nil {
+		return err
+	}
+	if err := r.deleteRoots(id); err != nil {
 		return err
 	}
 	gone, err := clear(id)
 	if err != nil {
 		return err
 	}
-	return r.endPurge(ctx, id, gone)
+	return r.EndPurge(ctx, id, gone)
 }
 
-// rootsOf returns the names of the roots of an app's snapshots. The second part of such a name is the app's id.
+// PurgeContents deletes the contents of a purged app: its snapshots, also those that its drivers do not know or cannot delete at present, and its
+// journal. The drivers must be closed.
+func (r *Records) PurgeContents(rec store.App) error {
+	if _, err := r.Contents.OfApp(rec); err != nil { // it is open from here on
+		return err
+	}
+	return r.deleteRoots(rec.ID)
+}
+
+// deleteRoots deletes the roots of an app in the open stores.
+func (r *Records) deleteRoots(id ipc.AppID) error {
+	for _, s := range r.Contents.all() {
+		if err := s.Delete(rootsOf(s, id)...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// rootsOf returns the names of the roots that an app's drivers made. The second part of such a name is the app's id.
 func rootsOf(s *cas.Store, id ipc.AppID) (names []string) {
 	for _, root := range s.Roots("") {
 		if parts := strings.Split(root.Name, "/"); len(parts) > 2 && parts[1] == string(id) && parts[0] != "record" {
@@ -65,14 +82,15 @@ func rootsOf(s *cas.Store, id ipc.AppID) (names []string) {
 	return names
 }
 
-// endPurge deletes the disposals of an app's snapshots and, if nothing of the app is left, that of the app.
-func (r *Records) endPurge(ctx context.Context, id ipc.AppID, gone bool) error {
+// EndPurge ends the purge of an app whose contents are deleted: the disposals of its snapshots were carried out and, if nothing of the app is left
+// (gone), that of the app.
+func (r *Records) EndPurge(ctx context.Context, id ipc.AppID, gone bool) error {
 	all, err := r.Disposals(ctx)
 	if err != nil {
 		return err
 	}
-	done := slices.DeleteFunc(all, func(o store.Disposal) bool {
+	r.WasDisposed(slices.DeleteFunc(all, func(o store.Disposal) bool {
 		return o.AppID != id || o.Kind == store.DisposeApp && !gone || o.Kind == store.DisposePinned
-	})
-	return r.endDescribed(ctx, done)
+	})...)
+	return nil
 }

@@ -364,7 +364,6 @@ func (svc *Service) remove(ctx context.Context, who ipc.Caller, a *app.App, purg
 	svc.events.Operations.WithLabelValues(entry.Action, events.ResultOf(nil)).Inc()
 	svc.apps.Unregister(a)
 	for _, cp := range cps {
-		svc.store.WasDisposed(store.Disposal{Kind: store.DisposeCheckpoint, ID: string(cp.ID), AppID: a.Rec().ID})
 		err = errs.Also(err, svc.checkpoints.Drop(ctx, a, cp.Snapshots))
 	}
 	folded := svc.binder.FoldDisks(ctx, a.Now.Load(), false)
@@ -373,14 +372,18 @@ func (svc *Service) remove(ctx context.Context, who ipc.Caller, a *app.App, purg
 		err = svc.opt.Failpoint.At("clear purged app")
 	}
 	if err == nil {
+		err = svc.store.PurgeContents(a.Rec())
+	}
+	if err == nil {
 		err = svc.binder.PurgeStores(a.Rec().ID)
 	}
 	if err == nil {
 		err = os.RemoveAll(svc.binder.StateDir(a.Rec().ID))
 	}
 	if err == nil {
-		svc.store.WasDisposed(store.Disposal{Kind: store.DisposeApp, ID: string(a.Rec().ID), AppID: a.Rec().ID})
-	} else {
+		err = svc.store.EndPurge(ctx, a.Rec().ID, true)
+	}
+	if err != nil {
 		svc.store.PurgeLater(a.Rec().ID)
 		err = errs.Wrap(errs.Failed, "the app is removed, and what could not be removed of its data will be tried again", err)
 	}
