@@ -355,7 +355,7 @@ func testLeftoverOnTheServer(t *testing.T) {
 func TestPurgeTriedAgain(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
-	var clear, finish atomic.Bool // whether these steps fail
+	var drop, clear, finish atomic.Bool // whether these steps fail
 	var tries atomic.Int32
 	opt := w.options()
 	opt.UpkeepEvery = time.Millisecond
@@ -366,7 +366,7 @@ func TestPurgeTriedAgain(t *testing.T) {
 				return unix.EIO
 			}
 		}
-		if step == "clear purged app" && clear.Load() {
+		if step == "clear purged app" && clear.Load() || step == "append-change" && drop.Load() && calledBy("files.(*Driver).Delete") {
 			return unix.EIO
 		}
 		return nil
@@ -401,19 +401,25 @@ func TestPurgeTriedAgain(t *testing.T) {
 	finish.Store(false)
 	waitFor(t, "both purges are finished", func() bool { return left() == 0 && len(d.Status(root).Problems) == 0 })
 
-	w = newWorld(t, nil)
-	opt.StateDir = w.state()
+	w = world{dir: worldDir(t)}
+	opt.StateDir, opt.User, opt.UpkeepEvery = w.state(), false, time.Hour
 	d2 := w.openAs(t, opt)
-	err := d2.RemoveApp(t.Context(), root, "shop", true)
-	if !errors.Is(err, unix.EIO) {
+	defer func() { w.close(t, d2) }()
+	who := ipc.Caller{UID: 65534, PID: 2} // no other app is in this owner's content store
+	keep(t, d2, who, "diary", testkit.Bytes(t, 1<<20))
+	drop.Store(true)
+	contents := filepath.Join(w.state(), "store-65534")
+	if err := d2.RemoveApp(t.Context(), who, "diary", true); !errors.Is(err, unix.EIO) {
 		t.Fatal(err)
 	}
 	w.close(t, d2)
-	clear.Store(false)
-	opt.UpkeepEvery = time.Hour
+	if len(rootsIn(t, contents)) == 0 {
+		t.Error("the failed purge left no contents to the next daemon")
+	}
+	drop.Store(false)
 	d2 = w.openAs(t, opt)
-	defer w.close(t, d2)
 	if n := left(); n != 0 || len(d2.Status(root).Problems) > 0 {
 		t.Errorf("the next daemon left %d apps: %q", n, d2.Status(root).Problems)
 	}
+	waitFor(t, "the contents are gone", func() bool { n := d2.Status(who).StoreBytes; return 0 < n && n < 1<<20 })
 }

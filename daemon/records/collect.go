@@ -34,9 +34,10 @@ func (r *Records) Tend(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-r.collect:
-			r.strikeOff(ctx)
+			done := r.carriedOut(ctx)
 			freed, err := r.Contents.each(ctx, (*cas.Store).Collect)
 			r.tended(ctx, "garbage collection", freed, err)
+			r.strikeOff(ctx, done)
 		case <-pack.C:
 			r.fillBallast()
 			saved, err := r.Contents.each(ctx, (*cas.Store).Pack)
@@ -74,13 +75,29 @@ func (r *Records) WasDisposed(list ...store.Disposal) {
 	r.WakeCollector()
 }
 
-// strikeOff deletes the disposals that were carried out, and the descriptions of deleted checkpoints in the content store.
-func (r *Records) strikeOff(ctx context.Context) {
+// carriedOut returns the disposals that were carried out since its last call, after deleting the descriptions that they name.
+func (r *Records) carriedOut(ctx context.Context) []store.Disposal {
 	r.mu.Lock()
 	list := r.disposed
 	r.disposed = nil
 	r.mu.Unlock()
-	if err := r.endDescribed(ctx, list); err != nil && ctx.Err() == nil {
+	if err := r.endDescribed(list); err != nil {
+		r.notStruckOff(ctx, err)
+		return nil
+	}
+	return list
+}
+
+// strikeOff deletes disposals, after the garbage was collected. If the daemon ends before that, the next one finds the disposal of a purged app, and
+// so opens and collects the app's store, even if no other app uses it.
+func (r *Records) strikeOff(ctx context.Context, list []store.Disposal) {
+	if err := r.EndDisposals(ctx, list...); err != nil {
+		r.notStruckOff(ctx, err)
+	}
+}
+
+func (r *Records) notStruckOff(ctx context.Context, err error) {
+	if ctx.Err() == nil {
 		r.opt.Log.Warn("what was deleted is not struck off", "err", err)
 	}
 }

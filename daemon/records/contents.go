@@ -5,9 +5,12 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"maps"
+	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 
 	"mulligan/daemon/accounts"
@@ -48,15 +51,39 @@ func (c *Contents) OfApp(rec store.App) (*cas.Store, error) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	return c.open(owner)
+}
+
+// open returns the store of an owner, which is not the first one. The caller must have locked mu.
+func (c *Contents) open(owner string) (*cas.Store, error) {
 	if s := c.of[owner]; s != nil {
 		return s, nil
 	}
-	s, err := cas.Open(filepath.Join(c.opt.StateDir, "store-"+owner), cas.Options{Leave: leave, Failpoint: c.opt.Failpoint})
+	s, err := cas.Open(filepath.Join(c.opt.StateDir, storeOf+owner), cas.Options{Leave: leave, Failpoint: c.opt.Failpoint})
 	if err == nil {
 		c.of[owner] = s
 	}
 	return s, err
 }
+
+// openAll opens the stores of the state folder that are not open: those of owners who have no registered app.
+func (c *Contents) openAll() error {
+	entries, err := os.ReadDir(c.opt.StateDir)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, e := range entries {
+		if owner, ok := strings.CutPrefix(e.Name(), storeOf); ok && ownerSyntax.MatchString(owner) {
+			_, failed := c.open(owner)
+			err = errs.Also(err, failed)
+		}
+	}
+	return err
+}
+
+// storeOf begins the names of the stores' folders, without the first one. The key of an owner follows.
+const storeOf = "store-"
+
+var ownerSyntax = regexp.MustCompile(`^([1-9][0-9]*|guest-[0-9a-f]{32})$`)
 
 // ownerKey returns the key of an owner's store; "" is the first one.
 func (c *Contents) ownerKey(uid int, guest string) string {

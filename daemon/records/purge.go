@@ -40,6 +40,9 @@ func (r *Records) FinishPurges(ctx context.Context, clear func(ipc.AppID) (gone 
 }
 
 func (r *Records) finishPurge(ctx context.Context, id ipc.AppID, clear func(ipc.AppID) (gone bool, err error)) error {
+	if err := r.Contents.openAll(); err != nil { // nothing says which store has the app's contents
+		return err
+	}
 	if err := r.opt.Failpoint.At("finish purge"); err != nil {
 		return err
 	}
@@ -72,10 +75,12 @@ func (r *Records) deleteRoots(id ipc.AppID) error {
 	return nil
 }
 
-// rootsOf returns the names of the roots that an app's drivers made. The second part of such a name is the app's id.
+// rootsOf returns the names of the roots that an app's drivers made. The second part of such a name is the app's id, or in the case of a volume
+// begins with it.
 func rootsOf(s *cas.Store, id ipc.AppID) (names []string) {
 	for _, root := range s.Roots("") {
-		if parts := strings.Split(root.Name, "/"); len(parts) > 2 && parts[1] == string(id) && parts[0] != "record" {
+		parts := strings.Split(root.Name, "/")
+		if len(parts) > 2 && parts[0] != "record" && (parts[1] == string(id) || strings.HasPrefix(parts[1], string(id)+".volume.")) {
 			names = append(names, root.Name)
 		}
 	}

@@ -220,8 +220,8 @@ func (r *Records) RemoveApp(ctx context.Context, id ipc.AppID, at time.Time) err
 	return r.putApp(ctx, a)
 }
 
-// endDescribed deletes the descriptions of checkpoints whose disposals are carried out, and then the disposals.
-func (r *Records) endDescribed(ctx context.Context, list []store.Disposal) error {
+// endDescribed deletes the descriptions of apps and checkpoints whose disposals are carried out.
+func (r *Records) endDescribed(list []store.Disposal) error {
 	var roots []string
 	for _, o := range list {
 		switch o.Kind {
@@ -231,10 +231,7 @@ func (r *Records) endDescribed(ctx context.Context, list []store.Disposal) error
 			roots = append(roots, checkpointRoot(o.AppID, ipc.CheckpointID(o.ID)))
 		}
 	}
-	if err := r.Contents.main.Delete(roots...); err != nil {
-		return err
-	}
-	return r.EndDisposals(ctx, list...)
+	return r.Contents.main.Delete(roots...)
 }
 
 // Open opens the content stores and mulligan.db. It makes mulligan.db anew if the file is damaged or if the caller asks for it,
