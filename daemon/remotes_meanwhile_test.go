@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mulligan/daemon"
+	"mulligan/daemon/offsite"
 	"mulligan/errs"
 	"mulligan/ipc"
 	"mulligan/snap"
@@ -76,6 +77,73 @@ func TestRemoteRemovedWhileSending(t *testing.T) {
 		w.close(t, d)
 		d = w.open(t)
 	}
+}
+
+// TestRemoteOfPurged: the record of a remote, which has the keys of the bucket, is gone with its app, also if something is being sent meanwhile, or the
+// remote is being added.
+func TestRemoteOfPurged(t *testing.T) {
+	records := func(t *testing.T, w world) (n int) {
+		t.Helper()
+		db, err := sql.Open("sqlite", "file:"+filepath.Join(w.state(), "mulligan.db")+"?_pragma=busy_timeout(10000)")
+		check(t, err)
+		defer db.Close()
+		check(t, db.QueryRow(`SELECT count(*) FROM remotes`).Scan(&n))
+		return n
+	}
+	t.Run("sending", func(t *testing.T) {
+		b, w := newBucket(t), newWorld(t, nil)
+		at, held, release := hold(t, "push: entry")
+		d := w.failing(t, func(step string) error {
+			if step == "clear purged app" {
+				return unix.EIO // the ledger stays
+			}
+			return at(step)
+		})
+		defer func() {
+			release()
+			w.close(t, d)
+		}()
+		b.add(t, d)
+		create(t, d)
+		<-held
+		_, err := d.Push(t.Context(), root, "shop", ipc.PushRequest{}) // whose end is noted in the record
+		check(t, err)
+		_, checked := startsWaiting(t, func(ctx context.Context) error {
+			_, err := d.CheckRemote(ctx, root, "shop", "backup", false)
+			return err
+		})
+		if err := d.RemoveApp(t.Context(), root, "shop", true); !errors.Is(err, unix.EIO) {
+			t.Fatal(err)
+		}
+		release()
+		if err := <-checked; errs.KindOf(err) != errs.Busy {
+			t.Errorf("what waited until it was sent: %v", err)
+		}
+		if n, lag := records(t, w), d.Lag(); n > 0 || lag != (offsite.Lag{}) {
+			t.Errorf("after the purge there are %d records, %+v", n, lag)
+		}
+	})
+	t.Run("added", func(t *testing.T) {
+		b, w := newBucket(t), newWorld(t, nil)
+		armed, held, release := b.holdCheck(t)
+		d := w.open(t)
+		defer w.close(t, d)
+		armed.Store(true)
+		added := make(chan error, 1)
+		go func() {
+			_, err := d.AddRemote(t.Context(), root, "shop", b.request())
+			added <- err
+		}()
+		<-held
+		check(t, d.RemoveApp(t.Context(), root, "shop", true))
+		release()
+		if err := <-added; errs.KindOf(err) != errs.NotFound {
+			t.Errorf("a remote of an app that is gone: %v", err)
+		}
+		if n := records(t, w); n > 0 {
+			t.Errorf("after the purge there are %d records", n)
+		}
+	})
 }
 
 // startsWaiting calls f in the background, with a context that leave ends, and returns when f tells that it waits until nothing else is done with the

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"mulligan/daemon"
+	"mulligan/daemon/offsite"
 	"mulligan/errs"
 	"mulligan/ipc"
 	"mulligan/remote"
@@ -161,7 +162,7 @@ func TestRemote(t *testing.T) {
 }
 
 // TestRemoteAway: while the server is down checkpoints are made as ever, and status says what is not sent. When it is back, or the daemon
-// was restarted meanwhile, they are sent.
+// was restarted meanwhile, they are sent. An app that is purged while the server is down is no longer behind.
 func TestRemoteAway(t *testing.T) {
 	b, w := newBucket(t), newWorld(t, nil)
 	opt := w.options()
@@ -187,6 +188,15 @@ func TestRemoteAway(t *testing.T) {
 	defer func() { w.close(t, d) }()
 	if r := caughtUp(t, d); r.UpTo != cp.ID || len(d.Status(root).Problems) > 0 {
 		t.Errorf("%+v %v", r, d.Status(root).Problems)
+	}
+	b.Kill(t)
+	create(t, d)
+	waitFor(t, "it is not sent", func() bool { lag := d.Lag(); return lag.Failing == 1 && lag.Checkpoints == 1 })
+	if err := d.RemoveApp(t.Context(), root, "shop", true); err != nil {
+		t.Fatal(err)
+	}
+	if lag := d.Lag(); lag != (offsite.Lag{}) {
+		t.Errorf("after the purge: %+v", lag)
 	}
 }
 

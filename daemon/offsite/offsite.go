@@ -60,7 +60,7 @@ func New(opt *settings.Options, store *records.Records, ev *events.Events, apps 
 ) *Service {
 	s := &Service{opt: opt, store: store, events: ev, apps: apps, checkpoints: cps, rollbacks: rollbacks, registry: reg,
 		wake: make(chan struct{}, 1), targets: map[string]*target{}}
-	cps.Recorded = s.WakePushes
+	cps.Recorded, reg.Purged = s.WakePushes, s.forgetPurged
 	return s
 }
 
@@ -286,6 +286,21 @@ func (s *Service) RemoveRemote(ctx context.Context, who ipc.Caller, ref, name st
 	s.noteProblems(a)
 	s.events.WriteAudit(ctx, a.Rec(), who, "remote-remove", name, "", nil, nil)
 	return errs.Wrap(errs.Failed, op, err)
+}
+
+// forgetPurged forgets the remotes of an app that was purged, whose records are deleted. It does not wait for what is being sent; nothing else is sent
+// after that. A remote from which the app was still being made is forgotten when the clone is settled.
+func (s *Service) forgetPurged(id ipc.AppID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for k, t := range s.targets {
+		t.mu.Lock()
+		if t.rec.AppID == id && t.rec.Clone == nil {
+			t.gone = true
+			delete(s.targets, k)
+		}
+		t.mu.Unlock()
+	}
 }
 
 // Lag is how far the daemon's remotes are behind.

@@ -363,6 +363,9 @@ func (svc *Service) remove(ctx context.Context, who ipc.Caller, a *app.App, purg
 	}
 	svc.events.Operations.WithLabelValues(entry.Action, events.ResultOf(nil)).Inc()
 	svc.apps.Unregister(a)
+	if svc.Purged != nil {
+		svc.Purged(a.Rec().ID)
+	}
 	for _, cp := range cps {
 		err = errs.Also(err, svc.checkpoints.Drop(ctx, a, cp.Snapshots))
 	}

@@ -14,6 +14,7 @@ import (
 	"mulligan/daemon/settings"
 	"mulligan/daemon/turns"
 	"mulligan/daemon/upkeep"
+	"mulligan/ipc"
 )
 
 // Service registers, changes and removes apps. Safe for concurrent use.
@@ -30,6 +31,9 @@ type Service struct {
 	run         context.Context // ends when the daemon is closed
 	files       appFiles
 	pinned      pinned
+
+	// Purged, if set, is called after the records of an app were deleted for good. It is set before the first app is registered.
+	Purged func(ipc.AppID)
 }
 
 // New returns the registry of a daemon's apps. App files are watched until run ends.

@@ -41,16 +41,23 @@ type Keys struct {
 	Session string `json:"session,omitempty"`
 }
 
-// PutRemote inserts a remote, or replaces its record.
+// PutRemote inserts a remote, or replaces its record. If there is no record of its app, which then was purged, the error is of kind errs.NotFound,
+// unless the app is still being made from the remote.
 func PutRemote(ctx context.Context, s *Store, r Remote) error {
 	body, err := json.Marshal(r)
 	if err != nil {
 		return err
 	}
 	return s.tx(ctx, func(tx *sql.Tx) error {
-		_, err := tx.ExecContext(ctx, `INSERT INTO remotes (app_id, name, body) VALUES (?, ?, ?)
-			ON CONFLICT (app_id, name) DO UPDATE SET body = excluded.body`, r.AppID, r.Name, string(body))
-		return err
+		res, err := tx.ExecContext(ctx, `INSERT INTO remotes (app_id, name, body) SELECT ?1, ?2, ?3 WHERE ?4 OR EXISTS (SELECT 1 FROM apps WHERE id = ?1)
+			ON CONFLICT (app_id, name) DO UPDATE SET body = excluded.body`, r.AppID, r.Name, string(body), r.Clone != nil)
+		if err != nil {
+			return err
+		}
+		if n, err := res.RowsAffected(); err != nil || n > 0 {
+			return err
+		}
+		return errs.New(errs.NotFound, "", "no app %s", r.AppID)
 	})
 }
 

@@ -197,3 +197,22 @@ func TestNewerSchema(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+// TestRemoteOfNoApp: a remote of an app that is not there is recorded only while the app is being made from it.
+func TestRemoteOfNoApp(t *testing.T) {
+	s, _ := newStore(t)
+	for _, c := range []struct {
+		app   ipc.AppID
+		clone *Clone
+		kind  errs.Kind
+	}{{"app-1", nil, ""}, {"app-2", &Clone{}, ""}, {"app-2", nil, errs.NotFound}} {
+		r := Remote{AppID: c.app, RemotePlace: ipc.RemotePlace{Name: "backup"}, Clone: c.clone}
+		if err := PutRemote(t.Context(), s, r); errs.KindOf(err) != c.kind {
+			t.Errorf("%s, %+v: %v", c.app, c.clone, err)
+		}
+	}
+	check(t, s.PurgeApp(t.Context(), "app-1", nil))
+	if list, err := Remotes(t.Context(), s); err != nil || len(list) != 1 || list[0].AppID != "app-2" || list[0].Clone == nil {
+		t.Errorf("%+v, %v", list, err)
+	}
+}
