@@ -634,6 +634,54 @@ func TestRemoteVerified(t *testing.T) {
 	}
 }
 
+// TestRemoteNewRecipient: once a remote has another recipient, what is here is sent again, and can be read by that one alone.
+func TestRemoteNewRecipient(t *testing.T) {
+	b, w := newBucket(t), newWorld(t, nil)
+	d := w.open(t)
+	defer w.close(t, d)
+	b.add(t, d)
+	var ids []ipc.CheckpointID
+	for _, word := range []string{"one", "two", "three"} {
+		w.set(t, word)
+		cp, err := d.Create(t.Context(), root, "shop", ipc.CreateRequest{Pinned: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids = append(ids, cp.ID)
+	}
+	caughtUp(t, d)
+	_, err := d.Pin(t.Context(), root, "shop", ids[0], false)
+	if err == nil {
+		err = d.Delete(t.Context(), root, "shop", ids[0])
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	second := newIdentity(t)
+	b.identity, b.recipient = second.identity, second.recipient
+	if r, err := d.AddRemote(t.Context(), root, "shop", b.request()); err != nil || r.Checkpoints+r.Behind != 2 {
+		t.Fatalf("%+v %v", r, err)
+	}
+	if r := caughtUp(t, d); r.Checkpoints != 2 {
+		t.Errorf("%+v", r)
+	}
+	var list ipc.CheckpointList
+	if err := d.LocateAll(t.Context(), root, "shop", &list); err != nil || len(list.RemoteOnly) != 1 || !strings.Contains(fmt.Sprint(list.RemoteOnly[0].Warnings), "all recipients") {
+		t.Errorf("what cannot be sent again: %+v %v", list.RemoteOnly, err)
+	}
+	there := world{dir: worldDir(t), at: filepath.Join(worldDir(t), "clone")}
+	other := there.open(t)
+	defer there.close(t, other)
+	req := b.clone(there.at)
+	req.NoStart, req.Checkpoint = true, ids[1]
+	if res, err := other.Clone(t.Context(), root, req); err != nil || !res.Rollback.Verification.Match {
+		t.Fatalf("%+v %v", res, err)
+	}
+	if word, err := there.oneWord(); err != nil || word != "two" {
+		t.Errorf("%q %v", word, err)
+	}
+}
+
 // TestRemoteCheckCutShort: a daemon that ended when it had noted damage on a remote, and nothing else, sends again what is damaged there after its next start,
 // also where nothing is sent by itself.
 func TestRemoteCheckCutShort(t *testing.T) {

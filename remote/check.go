@@ -22,13 +22,13 @@ type Checked struct {
 // Check looks for everything that this host stored at the place and relies on: that it is there, with its size; if full is set,
 // that it has its hash. It needs no identity. What is not as it was sent is forgotten, and the checkpoints that need it are in doubt: each is to be
 // pushed again, which sends what is lacking. What an earlier check found is not relied on any more, and so not looked for again;
-// a checkpoint that needs it is told each time, until that was sent again. Entries of the log that an earlier version wrote in a form that
+// a checkpoint that is in doubt is told each time, until it was sent again. Entries of the log that an earlier version wrote in a form that
 // is not read any more are found as well, with full or if that version began the ledger.
 func (p *Place) Check(ctx context.Context, full bool) (res Checked, err error) {
 	const op = "check the remote"
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	l, err := openLedger(p.cfg.Ledger, p.cfg.Name)
+	l, err := p.openLedger()
 	if err != nil {
 		return res, errs.Wrap(errs.Failed, op, err)
 	}
@@ -77,7 +77,7 @@ func (p *Place) Check(ctx context.Context, full bool) (res Checked, err error) {
 		err = l.write(frame{Forget: &lost})
 	}
 	for _, c := range l.status().Doubtful {
-		res.Problems = append(res.Problems, fmt.Sprintf("Checkpoint %s may be damaged there: what was found damaged has not been sent again.", c.ID))
+		res.Problems = append(res.Problems, fmt.Sprintf("Checkpoint %s may be damaged or missing there, or not readable for all recipients, and has not been sent again.", c.ID))
 	}
 	if earlier != nil {
 		res.Problems = append(res.Problems, errs.Words(earlier)+".")

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"hash/crc32"
 	"io/fs"
 	"os"
@@ -38,6 +39,8 @@ type state struct {
 	Next    int64    `json:"next"`              // number of the next entry
 	Prev    []byte   `json:"prev"`              // hash of the last entry
 	Garbage []string `json:"garbage,omitempty"` // packs that an entry says are removed, and that may still be there
+	// To are the recipients for all of whom is sealed what is relied on.
+	To []string `json:"to,omitempty"`
 }
 
 // pending returns the packs that no entry names yet.
@@ -51,7 +54,7 @@ type noted struct {
 	Refs []byte `json:"refs,omitempty"`
 	// Dead has a bit for each node, in order: it is set for those below which something may be missing.
 	Dead []byte `json:"dead,omitempty"`
-	Bad  bool   `json:"bad,omitempty"` // the pack is damaged
+	Bad  bool   `json:"bad,omitempty"` // the pack is damaged, or not all recipients can read it
 }
 
 // shortLen is the length of a ref in noted.Refs.
@@ -84,7 +87,7 @@ type logged struct {
 	Sum   []byte   `json:"sum"`
 	Size  int64    `json:"size"`
 	Packs []string `json:"packs,omitempty"` // the names of those that it says are there
-	Bad   bool     `json:"bad,omitempty"`   // the entry is damaged
+	Bad   bool     `json:"bad,omitempty"`   // the entry is damaged, or not all recipients can read it
 }
 
 // Sent is a checkpoint that an entry of the log holds.
@@ -97,7 +100,7 @@ type Sent struct {
 	First int64     `json:"first,omitempty"` // as in Checkpoint
 	// Roots are the hashes of its snapshots.
 	Roots [][]byte `json:"roots,omitempty"`
-	// Doubt says that part of it may be damaged: it is to be sent again.
+	// Doubt says that part of it may be damaged or missing, or not readable for all recipients: it is to be sent again.
 	Doubt bool `json:"doubt,omitempty"`
 }
 
@@ -117,19 +120,21 @@ type intent struct {
 	Sent  *Sent  `json:"sent,omitempty"`
 	// Removed is what a prune removes.
 	Removed *removed `json:"removed,omitempty"`
+	Bad     bool     `json:"bad,omitempty"` // not all recipients can read it
 }
 
 // frame is one record of a ledger: one of its fields is set.
 type frame struct {
-	Place  string  `json:"place,omitempty"`
-	State  *state  `json:"state,omitempty"`
-	Pack   *noted  `json:"pack,omitempty"`
-	Intent *intent `json:"intent,omitempty"`
-	Wrote  []byte  `json:"wrote,omitempty"` // the sum of an intent that was carried out
-	Reset  *reset  `json:"reset,omitempty"`
-	Lost   *Lost   `json:"lost,omitempty"`
-	Forget *forget `json:"forget,omitempty"`
-	Swept  bool    `json:"swept,omitempty"` // the garbage was deleted
+	Place  string   `json:"place,omitempty"`
+	State  *state   `json:"state,omitempty"`
+	Pack   *noted   `json:"pack,omitempty"`
+	Intent *intent  `json:"intent,omitempty"`
+	Wrote  []byte   `json:"wrote,omitempty"` // the sum of an intent that was carried out
+	Reset  *reset   `json:"reset,omitempty"`
+	Lost   *Lost    `json:"lost,omitempty"`
+	Forget *forget  `json:"forget,omitempty"`
+	Swept  bool     `json:"swept,omitempty"` // the garbage was deleted
+	To     []string `json:"to,omitempty"`    // the recipients from now on
 }
 
 // forget says that these packs and entries of the log cannot be relied on.
@@ -173,6 +178,35 @@ func openLedger(path, place string) (*ledger, error) {
 		return nil, errs.Wrap(errs.Failed, "open the ledger", errors.Join(err, l.f.Close()))
 	}
 	return l, nil
+}
+
+// openLedger opens the ledger of the place, and notes who the recipients are. Who only looks at the place may have none.
+func (p *Place) openLedger() (*ledger, error) {
+	l, err := openLedger(p.cfg.Ledger, p.cfg.Name)
+	if err != nil {
+		return nil, err
+	}
+	if to := p.recipients(); to != nil && !slices.Equal(to, l.To) {
+		if err := l.write(frame{To: to}); err != nil {
+			return nil, errs.Also(err, l.close())
+		}
+	}
+	return l, nil
+}
+
+// readLedger returns what openLedger would, without a change to the ledger's file.
+func (p *Place) readLedger() (*ledger, error) {
+	l, _, err := readLedger(p.cfg.Ledger, p.cfg.Name)
+	l.sealFor(p.recipients())
+	return l, err
+}
+
+// recipients returns the texts that name the recipients.
+func (p *Place) recipients() (list []string) {
+	for _, r := range p.cfg.Recipients {
+		list = append(list, fmt.Sprint(r))
+	}
+	return list
 }
 
 // readLedger reads the ledger of a place, without a change to its file. good is the length of what is whole.
@@ -278,15 +312,39 @@ func (l *ledger) apply(fr frame) error {
 			c := &l.Sent[i]
 			c.Doubt = c.Doubt || c.Roots == nil // an earlier version sent it, and its entry may be one that is not read any more
 		}
-		*l = ledger{f: l.f, known: map[snap.Hash]struct{}{}, state: state{Sent: l.Sent, Next: fr.Reset.Next, Prev: fr.Reset.Prev}}
+		*l = ledger{f: l.f, known: map[snap.Hash]struct{}{}, state: state{Sent: l.Sent, Next: fr.Reset.Next, Prev: fr.Reset.Prev, To: l.To}}
 	case fr.Lost != nil:
 		l.lost = fr.Lost
 	case fr.Forget != nil:
 		return l.forget(fr.Forget)
 	case fr.Swept:
 		l.Garbage = nil
+	case fr.To != nil:
+		l.sealFor(fr.To)
 	}
 	return nil
+}
+
+// sealFor sets the recipients. If one was added, nothing that was sent until now is relied on any more: that one cannot read it.
+func (l *ledger) sealFor(to []string) {
+	was := l.To
+	l.To = to
+	if was == nil || !slices.ContainsFunc(to, func(r string) bool { return !slices.Contains(was, r) }) {
+		return
+	}
+	for i := range l.Packs {
+		l.Packs[i].Bad = true
+	}
+	for i := range l.Entries {
+		l.Entries[i].Bad = true
+	}
+	for i := range l.Sent {
+		l.Sent[i].Doubt = true
+	}
+	for i := range l.intents {
+		l.intents[i].Bad = true
+	}
+	l.known = map[snap.Hash]struct{}{}
 }
 
 // learn adds the objects of a pack to those that are known.
@@ -321,7 +379,7 @@ func (l *ledger) wrote(sum []byte) error {
 		return nil
 	}
 	l.Next, l.Prev = in.Seq+1, in.Sum
-	e := logged{Seq: in.Seq, Sum: in.Sum, Size: in.Size}
+	e := logged{Seq: in.Seq, Sum: in.Sum, Size: in.Size, Bad: in.Bad}
 	n := max(0, min(in.Named, l.Pending))
 	for _, k := range l.pending()[:n] {
 		e.Packs = append(e.Packs, k.Name)

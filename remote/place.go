@@ -113,7 +113,9 @@ func (p *Place) append(ctx context.Context, l *ledger, e entry, in intent) error
 	e.Place, e.Seq, e.Prev, e.Writer, e.Host = p.cfg.Name, l.Next, l.Prev, p.cfg.Writer, p.cfg.Host
 	e.At, e.Key = p.cfg.Now().UTC(), p.cfg.Key
 	for _, k := range l.pending() {
-		e.Packs = append(e.Packs, k.Pack)
+		if !k.Bad {
+			e.Packs = append(e.Packs, k.Pack)
+		}
 	}
 	body, err := json.Marshal(e)
 	if err != nil {
@@ -238,7 +240,7 @@ func (p *Place) TakeOver(ctx context.Context) (err error) {
 	const op = "take the remote over"
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	l, err := openLedger(p.cfg.Ledger, p.cfg.Name)
+	l, err := p.openLedger()
 	if err != nil {
 		return err
 	}
@@ -258,7 +260,7 @@ func (p *Place) TakeOver(ctx context.Context) (err error) {
 // Status is what the ledger knows.
 type Status struct {
 	Sent     []Sent // oldest first
-	Doubtful []Sent // those that may be damaged since, and were not sent again yet; oldest first
+	Doubtful []Sent // those that may not be whole any more, or not readable for each recipient, and were not sent again yet; oldest first
 	Lost     *Lost
 	Packs    int
 	Bytes    int64 // of the objects that this host stored since it took the place
@@ -266,7 +268,7 @@ type Status struct {
 
 // Status returns what this host knows of the place. It sends no request, and waits for none: a push may be under way.
 func (p *Place) Status() (s Status, err error) {
-	l, _, err := readLedger(p.cfg.Ledger, p.cfg.Name)
+	l, err := p.readLedger()
 	if err != nil {
 		return s, err
 	}

@@ -62,7 +62,7 @@ func (p *Place) Prune(ctx context.Context, from Objects, goes func([]Sent) map[s
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if dry {
-		l, _, err := readLedger(p.cfg.Ledger, p.cfg.Name)
+		l, err := p.readLedger()
 		if err == nil && l.lost != nil {
 			err = l.lost.Err()
 		}
@@ -71,7 +71,7 @@ func (p *Place) Prune(ctx context.Context, from Objects, goes func([]Sent) map[s
 		}
 		return res, errs.Wrap(errs.Failed, op, err)
 	}
-	l, err := openLedger(p.cfg.Ledger, p.cfg.Name)
+	l, err := p.openLedger()
 	if err != nil {
 		return res, errs.Wrap(errs.Failed, op, err)
 	}

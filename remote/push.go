@@ -30,7 +30,7 @@ func (p *Place) Push(ctx context.Context, from Objects, cp Checkpoint) (res Push
 	op := "push " + cp.ID
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	l, err := openLedger(p.cfg.Ledger, p.cfg.Name)
+	l, err := p.openLedger()
 	if err != nil {
 		return res, errs.Wrap(errs.Failed, op, err)
 	}

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 
+	"filippo.io/age"
+
 	"mulligan/errs"
 	"mulligan/remote/s3test"
 	"mulligan/testkit"
@@ -214,6 +216,92 @@ func testPushCutShort(t *testing.T, s servers) {
 		}
 		ids = append(ids, id)
 		h.whole(ids...)
+	}
+}
+
+// testNewRecipient: who is made a recipient can read all that is sent from then on, whatever a push before that left. What was sent before is in doubt
+// until it is sent again.
+func testNewRecipient(t *testing.T, s servers) {
+	server := s.start(t)
+	cut := errors.New("cut short")
+	for _, beside := range []bool{false, true} { // the first one, or in its place
+		for _, step := range []string{"", "push: intent", "push: wrote"} {
+			h := newHost(t, server.Endpoint)
+			h.write(20, 500)
+			h.push("cp-1")
+			h.write(1, 500)
+			cp := h.capture("cp-2")
+			if step != "" {
+				h.restart(func(at string) (err error) {
+					if at == step {
+						err = cut
+					}
+					return err
+				})
+				if _, err := h.place.Push(t.Context(), h.store, cp); !errors.Is(err, cut) {
+					t.Fatalf("%s: %v", step, err)
+				}
+			}
+			second, err := age.GenerateX25519Identity()
+			must(t, err)
+			to := []age.Recipient{second.Recipient()}
+			if beside {
+				to = append(to, h.id.Recipient())
+			}
+			h.id, h.cfg.Recipients = second, to
+			h.restart(nil)
+			doubtful := func(when string, want ...string) {
+				t.Helper()
+				var got []string
+				status, err := h.place.Status()
+				must(t, err)
+				for _, c := range status.Doubtful {
+					got = append(got, c.ID)
+				}
+				if !slices.Equal(got, want) {
+					t.Errorf("%q, %s: in doubt are %v, not %v", step, when, got, want)
+				}
+			}
+			send := func(want bool, cps ...Checkpoint) {
+				t.Helper()
+				for _, cp := range cps {
+					if res, err := h.place.Push(t.Context(), h.store, cp); err != nil || res.Already == want {
+						t.Fatalf("%q: %s is sent again: %t, %v", step, cp.ID, !res.Already, err)
+					}
+				}
+			}
+			readable := func(ids ...string) {
+				t.Helper()
+				hist, err := h.read()
+				must(t, err)
+				if len(hist.Checkpoints) != len(ids) {
+					t.Errorf("%q: the second identity reads %d checkpoints, not %v", step, len(hist.Checkpoints), ids)
+				}
+				for _, id := range ids {
+					must(t, h.fetch(hist, id))
+				}
+			}
+			doubtful("before anything is sent", "cp-1")
+			send(true, cp)
+			readable("cp-2")
+			doubtful("after a push", "cp-1")
+			if res, err := h.place.Check(t.Context(), true); err != nil || len(res.Problems) != 1 || !strings.Contains(res.Problems[0], "cp-1") {
+				t.Errorf("%q: checked: %+v %v", step, res, err)
+			}
+			send(true, h.recorded("cp-1"))
+			readable("cp-1", "cp-2")
+			h.cfg.Recipients = to[:1] // to let one go needs nothing
+			h.restart(nil)
+			send(false, cp, h.recorded("cp-1"))
+			doubtful("at the end")
+			if res := h.prune("cp-1", "cp-2"); res.Packs == 0 || len(res.Gone) > 0 {
+				t.Errorf("%q: what the first one could read alone is pruned: %+v", step, res)
+			}
+			readable("cp-1", "cp-2")
+			h.cfg.Recipients = append(to[:1:1], newHostAt(t, h.bucket).cfg.Recipients...)
+			h.restart(nil)
+			doubtful("after one more is added", "cp-1", "cp-2")
+		}
 	}
 }
 

@@ -82,6 +82,7 @@ var onServers = []func(*testing.T, servers){
 	testTwoHosts,
 	testLedgerNotBelieved,
 	testPushCutShort,
+	testNewRecipient,
 	testForgedEntry,
 	testFaultsOfTheNetwork,
 	testServerAway,

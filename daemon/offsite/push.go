@@ -173,18 +173,20 @@ func (s *Service) reach(rec store.App, t *target) (*remote.Place, *s3store.Store
 }
 
 // review reads the ledger of a remote, to which nobody writes: t is locked.
-func (s *Service) review(t *target) error {
-	status, err := s.status(t)
+func (s *Service) review(t *target) error { return s.readLedger(t, true) }
+
+// readLedger notes what the ledger of a remote says. current says that meanwhile no push adds to it.
+func (s *Service) readLedger(t *target, current bool) error {
+	r := t.record()
+	to, err := remote.ParseRecipients(r.Recipients)
+	if err != nil {
+		return err
+	}
+	status, err := remote.NewPlace(remote.Config{Name: r.Place, Recipients: to, Ledger: s.ledger(r.AppID, r.Name)}).Status()
 	if err == nil {
-		t.note(status, true)
+		t.note(status, r.Recipients, current)
 	}
 	return err
-}
-
-// status returns what the ledger of a remote says. Meanwhile a push may add to it.
-func (s *Service) status(t *target) (remote.Status, error) {
-	r := t.record()
-	return remote.NewPlace(remote.Config{Name: r.Place, Ledger: s.ledger(r.AppID, r.Name)}).Status()
 }
 
 // queue returns the checkpoints that are to be sent and are not on the remote, oldest first.
@@ -193,11 +195,9 @@ func (s *Service) queue(ctx context.Context, a *app.App, t *target) ([]store.Che
 	read := t.read
 	t.mu.Unlock()
 	if !read {
-		status, err := s.status(t)
-		if err != nil {
+		if err := s.readLedger(t, false); err != nil {
 			return nil, err
 		}
-		t.note(status, false)
 	}
 	cps, err := s.store.Checkpoints(ctx, a.Rec().ID)
 	if err != nil {

@@ -29,7 +29,7 @@ type target struct {
 	place   *remote.Place // nil: it is not open
 	read    bool          // the ledger was read, and status, sent and days are what it says
 	status  remote.Status
-	sent    map[ipc.CheckpointID]bool // false: it may be damaged there, and is to be sent again
+	sent    map[ipc.CheckpointID]bool // false: it is in doubt, and to be sent again
 	days    map[string]bool           // days of which a checkpoint was sent
 	behind  []store.Checkpoint
 	unread  map[ipc.CheckpointID]unread // those of behind that could not be read when they were to be sent
@@ -63,11 +63,12 @@ func (t *target) record() store.Remote {
 	return t.rec
 }
 
-// reopen has the next try open the bucket anew, with the keys that the record has now, and begin without a pause.
+// reopen has the next try open the bucket anew, with the keys and for the recipients that the record has now, and begin without a pause. What the ledger says
+// is read again: a new recipient cannot read what was sent.
 func (t *target) reopen() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.place, t.bucket, t.next, t.failures, t.problem = nil, nil, time.Time{}, 0, nil
+	t.place, t.bucket, t.next, t.failures, t.problem, t.read = nil, nil, time.Time{}, 0, nil, false
 }
 
 // lock blocks until nobody else works on the remote, no longer than ctx lasts, and keeps others from it until unlock is called.
@@ -132,7 +133,7 @@ func (t *target) has(id ipc.CheckpointID) bool {
 	return t.sent[id]
 }
 
-// described returns what the ledger says of the checkpoints that were sent. Those that may be damaged there say so.
+// described returns what the ledger says of the checkpoints that were sent. Those that are in doubt say so.
 func (t *target) described() (whole, doubtful []ipc.Checkpoint) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -146,17 +147,19 @@ func (t *target) described() (whole, doubtful []ipc.Checkpoint) {
 			whole = append(whole, cp)
 			continue
 		}
-		cp.Warnings = append(cp.Warnings, fmt.Sprintf("Part of this checkpoint may be damaged: a check of the remote %s found damage after the checkpoint was sent.", t.name))
+		cp.Warnings = append(cp.Warnings, fmt.Sprintf(
+			"This checkpoint may be damaged or missing on the remote %s, or not readable for all recipients: it was sent before that was found or a recipient was added, and not again.", t.name))
 		doubtful = append(doubtful, cp)
 	}
 	return whole, doubtful
 }
 
-// note takes over what the ledger says. Unless current says that nothing was added since it was read, what is known already is newer.
-func (t *target) note(s remote.Status, current bool) {
+// note takes over what the ledger says of what was sent to recipients. Unless current says that nothing was added since it was read, what is known already
+// is newer.
+func (t *target) note(s remote.Status, to []string, current bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.read && !current {
+	if t.read && !current || !slices.Equal(to, t.rec.Recipients) { // after the recipients changed it is read again
 		return
 	}
 	t.read, t.status, t.sent, t.days = true, s, map[ipc.CheckpointID]bool{}, map[string]bool{}

@@ -56,13 +56,13 @@ func TestLedgerReadBefore(t *testing.T) {
 			t.Errorf("%s: up to %s, want %s", when, got, want)
 		}
 	}
-	tg.note(ledger("a"), false)
+	tg.note(ledger("a"), nil, false)
 	upTo("a", "once it is read")
 	var b store.Checkpoint
 	b.ID = "b"
 	tg.noteSent(b, ledger("a", "b"))
-	tg.note(ledger("a"), false)
+	tg.note(ledger("a"), nil, false)
 	upTo("b", "read by two, of whom one has sent something since")
-	tg.note(ledger("a"), true)
+	tg.note(ledger("a"), nil, true)
 	upTo("a", "read when nothing can be sent")
 }

@@ -90,7 +90,9 @@ is not there yet. Whether it can delete is told. The credentials are yours, from
 AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or from ~/.aws/credentials (AWS_PROFILE), and
 are never shown again. Where you have none, or with --daemon-keys, they are those that
 mulligand.toml has for the bucket, if you may use them. Again with the same name and URL,
-the remote gets new credentials and recipients.
+the remote gets new credentials and recipients. A new recipient cannot read what was sent
+before: the checkpoints that were sent and are on this host are sent again. The others are
+told by mulligan verify --remote, and by mulligan list --json.
 
 Checkpoints go there by themselves with: mulligan app set remote.auto=all
 
@@ -238,10 +240,10 @@ const verifyLong = `
 
 With --remote, check instead that all that this host sent to a remote is there, and with
 --full that it is as it was sent. What is not is sent again, if this host has it. Until
-then each check tells which checkpoints may be damaged there. One that is on the remote
-alone is told until mulligan remote prune removes it, as the app's settings say; one that
-was pinned stays. In a pipe: the remote, "ok" or "damaged" and the number of objects, then
-a line per problem: the remote, "problem", what is wrong.`
+then each check tells which checkpoints are in doubt there. One that is on the remote alone
+is told until mulligan fetch brings it here, or mulligan remote prune removes it, as the
+app's settings say; one that was pinned stays. In a pipe: the remote, "ok" or "damaged" and
+the number of objects, then a line per problem: the remote, "problem", what is wrong.`
 
 // WithRemote makes cmd, which checks a checkpoint, a command that can check a remote instead. It returns cmd.
 func (h Host) WithRemote(cmd *cobra.Command) *cobra.Command {
