@@ -92,7 +92,7 @@ type logged struct {
 
 // Sent is a checkpoint that an entry of the log holds.
 type Sent struct {
-	Seq   int64     `json:"seq"`
+	Seq   int64     `json:"seq"` // number of the entry; 0: it was lost
 	ID    string    `json:"id"`
 	At    time.Time `json:"at"`
 	About []byte    `json:"about"`
@@ -143,10 +143,11 @@ type forget struct {
 	Entries []int64  `json:"entries,omitempty"`
 }
 
-// reset forgets all packs. The next entry has the number Next.
+// reset forgets all packs. The next entry has the number Next. Doubt says that what was sent may be there no more.
 type reset struct {
-	Next int64  `json:"next"`
-	Prev []byte `json:"prev"`
+	Next  int64  `json:"next"`
+	Prev  []byte `json:"prev"`
+	Doubt bool   `json:"doubt,omitempty"`
 }
 
 const (
@@ -310,7 +311,10 @@ func (l *ledger) apply(fr frame) error {
 		l.judge() // later, nobody knows what they need
 		for i := range l.Sent {
 			c := &l.Sent[i]
-			c.Doubt = c.Doubt || c.Roots == nil // an earlier version sent it, and its entry may be one that is not read any more
+			c.Doubt = c.Doubt || fr.Reset.Doubt || c.Roots == nil // an earlier version sent it, and its entry may be one that is not read any more
+			if c.Seq >= fr.Reset.Next {                           // its entry is there no more, and the number will be another one's
+				c.Seq, c.First = 0, 0
+			}
 		}
 		*l = ledger{f: l.f, known: map[snap.Hash]struct{}{}, state: state{Sent: l.Sent, Next: fr.Reset.Next, Prev: fr.Reset.Prev, To: l.To}}
 	case fr.Lost != nil:
@@ -516,14 +520,14 @@ func (l *ledger) status() (s Status) {
 	return s
 }
 
-// first returns the number of the entry by which a checkpoint was sent first; 0 if it was not.
-func (l *ledger) first(id string) int64 {
+// first returns the number of the entry by which a checkpoint was sent first; 0 if there is none.
+func (l *ledger) first(id string) (seq int64) {
 	for _, c := range l.Sent {
 		if c.ID == id {
-			return cmp.Or(c.First, c.Seq)
+			seq = cmp.Or(seq, c.First, c.Seq)
 		}
 	}
-	return 0
+	return seq
 }
 
 func (l *ledger) has(id string) bool {

@@ -10,14 +10,18 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"filippo.io/age"
+	"golang.org/x/sync/errgroup"
 
 	"mulligan/errs"
 	"mulligan/failpoint"
+	"mulligan/remote/s3store"
 )
 
 // Config says where a place is, and who writes to it.
@@ -203,7 +207,8 @@ func (p *Place) settle(ctx context.Context, l *ledger) error {
 	return err
 }
 
-// skipAhead brings a ledger that is older than the log to the log's end. Nothing that it knows is believed any more.
+// skipAhead brings a ledger that is older than the log to the log's end. Nothing that it knows is believed any more. That a checkpoint was sent is believed if
+// only other hosts wrote since.
 func (p *Place) skipAhead(ctx context.Context, l *ledger) error {
 	list, err := p.cfg.Bucket.List(ctx, p.cfg.Name+"/log/", "")
 	if err != nil {
@@ -220,9 +225,45 @@ func (p *Place) skipAhead(ctx context.Context, l *ledger) error {
 		if err != nil {
 			return err
 		}
-		r = reset{n + 1, sum(data)}
+		r = reset{Next: n + 1, Prev: sum(data)}
+	}
+	if len(l.Sent) > 0 {
+		if r.Doubt, err = p.differs(ctx, l, list); err != nil {
+			return err
+		}
 	}
 	return l.write(frame{Reset: &r})
+}
+
+// differs reports whether the log is another one than the ledger knows with entries of other hosts, which remove nothing that this host sent: whether the last
+// entry that the ledger knows is not in the log, or one of this host's comes after it, which may be a prune.
+func (p *Place) differs(ctx context.Context, l *ledger, log []s3store.Object) (bool, error) {
+	last := logName(p.cfg.Name, l.Next-1)
+	from := slices.IndexFunc(log, func(o s3store.Object) bool { return o.Name >= last })
+	if from < 0 || l.Next > 1 && log[from].Name != last {
+		return true, nil
+	}
+	var differs atomic.Bool
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(readAtOnce)
+	for _, o := range log[from:] {
+		g.Go(func() error {
+			if differs.Load() {
+				return nil
+			}
+			data, err := p.cfg.Bucket.Get(gctx, o.Name)
+			if err != nil {
+				return err
+			}
+			h, err := cutEntry(data)
+			if is := o.Name == last; is && !bytes.Equal(sum(data), l.Prev) || !is && (err != nil || h.writer == p.cfg.Writer) {
+				differs.Store(true)
+			}
+			return nil
+		})
+	}
+	err := g.Wait()
+	return differs.Load(), err
 }
 
 // seqOf returns the number of the log's entry with this name.
@@ -245,6 +286,12 @@ func (p *Place) TakeOver(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errs.Also(err, l.close()) }()
+	err = p.settle(ctx, l) // else nobody would know any more what a prune removed
+	switch kind := errs.KindOf(err); {
+	case err == nil, errors.Is(err, errOlder), kind == errs.Conflict, kind == errs.Corrupt: // whatever entry is there
+	default:
+		return errs.Wrap(errs.Failed, op, err)
+	}
 	for range 5 {
 		if err = p.skipAhead(ctx, l); err != nil {
 			break

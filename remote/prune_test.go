@@ -305,7 +305,7 @@ func testPruneOlderLedger(t *testing.T, s servers) {
 	}
 }
 
-// testPushAfterPruneOfOlderLedger: a ledger from before a prune is not believed: what the prune removed is sent again.
+// testPushAfterPruneOfOlderLedger: a ledger from before a prune is not believed: what the prune removed is sent again, also if it is a checkpoint as it was.
 func testPushAfterPruneOfOlderLedger(t *testing.T, s servers) {
 	h := newHost(t, s.start(t).Endpoint)
 	random := testkit.Rand(t)
@@ -322,6 +322,69 @@ func testPushAfterPruneOfOlderLedger(t *testing.T, s servers) {
 	h.content = was
 	h.push("cp-3")
 	h.whole("cp-2", "cp-3")
+	if res, err := h.place.Push(t.Context(), h.store, h.recorded("cp-1")); err != nil || res.Already {
+		t.Errorf("what the prune removed is pushed: already %v, %v", res.Already, err)
+	}
+	h.whole("cp-1", "cp-2", "cp-3")
+}
+
+// testTakeOverAfterPrune: a place is taken over after a prune whose answer was lost. What the prune removed counts as removed, and nothing else is in doubt.
+func testTakeOverAfterPrune(t *testing.T, s servers) {
+	h := newHost(t, s.start(t).Endpoint)
+	h.write(20, 500)
+	h.push("cp-1")
+	h.write(1, 500)
+	h.push("cp-2")
+	bucket := &lateLog{Bucket: h.bucket, hold: true}
+	h.cfg.Bucket = bucket
+	h.restart(nil)
+	if _, err := h.place.Prune(t.Context(), h.store, but("cp-2"), false); errs.KindOf(err) != errs.Unavailable || bucket.land == nil {
+		t.Fatalf("the prune's request fails: %v", err)
+	}
+	bucket.release(h, false)
+	must(t, h.place.TakeOver(t.Context()))
+	if st, err := h.place.Status(); err != nil || len(st.Sent) != 1 || st.Sent[0].ID != "cp-2" || len(st.Doubtful) > 0 {
+		t.Errorf("%+v %v", st, err)
+	}
+	if res, err := h.place.Push(t.Context(), h.store, h.recorded("cp-1")); err != nil || res.Already {
+		t.Errorf("what the prune removed is pushed: already %v, %v", res.Already, err)
+	}
+	h.whole("cp-2", "cp-1")
+}
+
+// testTakeOverOfOlderBucket: a bucket that was put back to an older state is taken over. Nothing that was sent is believed to be there, and what is written
+// under the numbers of lost entries is not taken for these.
+func testTakeOverOfOlderBucket(t *testing.T, s servers) {
+	server := s.start(t)
+	h := newHost(t, server.Endpoint)
+	h.write(20, 500)
+	h.push("cp-1")
+	saved := server.Objects(t)
+	for _, id := range []string{"cp-2", "cp-3"} {
+		h.write(1, 500)
+		h.push(id)
+	}
+	for _, path := range server.Objects(t) {
+		if !slices.Contains(saved, path) {
+			server.Remove(t, path)
+		}
+	}
+	must(t, h.place.TakeOver(t.Context()))
+	if st, err := h.place.Status(); err != nil || len(st.Sent) > 0 || len(st.Doubtful) != 3 {
+		t.Errorf("%+v %v", st, err)
+	}
+	for _, id := range []string{"cp-4", "cp-5"} {
+		h.write(1, 500)
+		h.push(id)
+	}
+	h.prune("cp-1", "cp-2", "cp-4", "cp-5")
+	h.whole("cp-1", "cp-4", "cp-5")
+	for _, id := range []string{"cp-1", "cp-2", "cp-3"} {
+		if res, err := h.place.Push(t.Context(), h.store, h.recorded(id)); err != nil || res.Already {
+			t.Errorf("%s is pushed: already %v, %v", id, res.Already, err)
+		}
+	}
+	h.whole("cp-1", "cp-4", "cp-5", "cp-2", "cp-3")
 }
 
 // testPutBack: objects from before a prune that are put back are not believed, and an entry of it in the place of a later one is told.
@@ -574,6 +637,7 @@ type model struct {
 	*host
 	promised []string
 	here     []string
+	older    []byte // a ledger of before
 	n        int
 	done     []string
 }
@@ -596,6 +660,7 @@ func (m *model) run() {
 			}
 			return nil
 		})
+		looked := false // at the end of the log
 		var err error
 		switch k := random.IntN(10); {
 		case k < 4:
@@ -616,6 +681,7 @@ func (m *model) run() {
 			}
 			must(m.t, err)
 			m.promised = append(m.promised, id)
+			looked = true
 		case k < 5 && len(m.here) > 1:
 			i := random.IntN(len(m.here) - 1)
 			m.done = append(m.done, "lose "+m.here[i])
@@ -644,15 +710,21 @@ func (m *model) run() {
 			if err != nil {
 				continue
 			}
-			m.done = append(m.done, "cut the ledger")
-			must(m.t, os.WriteFile(m.cfg.Ledger, data[:random.IntN(len(data)+1)], 0o600))
+			if older := m.older; older != nil && random.IntN(2) == 0 {
+				m.done = append(m.done, "an older ledger")
+				must(m.t, os.WriteFile(m.cfg.Ledger, older, 0o600))
+			} else {
+				m.done = append(m.done, "cut the ledger")
+				must(m.t, os.WriteFile(m.cfg.Ledger, data[:random.IntN(len(data)+1)], 0o600))
+			}
+			m.older = data
 		default:
 			m.done = append(m.done, "take over")
 			o := m.other()
 			o.cfg.Failpoint = nil
 			o.place = NewPlace(o.cfg)
 			must(m.t, o.place.TakeOver(m.t.Context()))
-			m.host = o
+			m.host, m.older, looked = o, nil, true
 		}
 		m.restart(nil)
 		hist, err := m.read()
@@ -660,6 +732,15 @@ func (m *model) run() {
 		for _, id := range m.promised {
 			if err := m.fetch(hist, id); err != nil {
 				m.t.Fatalf("%s: %v\n%s", id, err, strings.Join(m.done, "\n"))
+			}
+		}
+		if looked {
+			status, err := m.place.Status()
+			must(m.t, err)
+			for _, c := range status.Sent {
+				if err := m.fetch(hist, c.ID); err != nil {
+					m.t.Fatalf("%s was sent, as the ledger says: %v\n%s", c.ID, err, strings.Join(m.done, "\n"))
+				}
 			}
 		}
 		if len(hist.Problems) > 0 {

@@ -101,6 +101,8 @@ var onServers = []func(*testing.T, servers){
 	testPruneAppendOnly,
 	testPruneOlderLedger,
 	testPushAfterPruneOfOlderLedger,
+	testTakeOverAfterPrune,
+	testTakeOverOfOlderBucket,
 	testPutBack,
 	testPruneDamagedEntry,
 	testPruneLandsLate,
