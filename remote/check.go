@@ -9,7 +9,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"mulligan/errs"
-	"mulligan/remote/s3store"
 )
 
 // Checked is the outcome of a Check.
@@ -38,15 +37,9 @@ func (p *Place) Check(ctx context.Context, full bool) (res Checked, err error) {
 			return res, err
 		}
 	}
-	there := map[string]int64{}
-	for _, folder := range []string{"/packs/", "/log/"} {
-		var list []s3store.Object
-		if list, err = p.cfg.Bucket.List(ctx, p.cfg.Name+folder, ""); err != nil {
-			return res, err
-		}
-		for _, o := range list {
-			there[o.Name] = o.Size
-		}
+	there, err := p.sizes(ctx)
+	if err != nil {
+		return res, err
 	}
 	_, earlier := l.find(nil) // what else could be wrong with the ledger was found when it was opened
 	want := l.stored(p.cfg.Name)
@@ -83,6 +76,21 @@ func (p *Place) Check(ctx context.Context, full bool) (res Checked, err error) {
 		res.Problems = append(res.Problems, errs.Words(earlier)+".")
 	}
 	return res, err
+}
+
+// sizes returns the sizes of all packs and entries of the log, by name.
+func (p *Place) sizes(ctx context.Context) (map[string]int64, error) {
+	there := map[string]int64{}
+	for _, folder := range []string{"/packs/", "/log/"} {
+		list, err := p.cfg.Bucket.List(ctx, p.cfg.Name+folder, "")
+		if err != nil {
+			return nil, err
+		}
+		for _, o := range list {
+			there[o.Name] = o.Size
+		}
+	}
+	return there, nil
 }
 
 // stored is an object that this host stored.

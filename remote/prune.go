@@ -1,6 +1,7 @@
 package remote
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -146,41 +147,81 @@ type plan struct {
 
 // planned works out what is to be removed, and describes it.
 func (p *Place) planned(ctx context.Context, l *ledger, from Objects, goes func([]Sent) map[string]bool, res *Pruned) (*plan, error) {
+	there, err := p.sizes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err = p.asLeft(ctx, l, there); err != nil {
+		return nil, err
+	}
 	m := &plan{}
 	roots := m.choose(l, goes, res)
-	var err error
 	if m.found, err = l.find(roots); err != nil {
 		return nil, err
 	}
 	m.sort(l, from, res)
-	there, err := p.cfg.Bucket.List(ctx, packName(p.cfg.Name, ""), "")
-	if err != nil {
-		return nil, err
-	}
 	noted, garbage := map[string]bool{}, setOf(l.Garbage)
 	for _, k := range l.Packs {
 		noted[k.Name] = true
 	}
-	whole := len(l.Entries) > 0 && l.Entries[0].Seq == 1 // the ledger knows the whole log
 	others := 0
-	for _, o := range there {
-		name := strings.TrimPrefix(o.Name, packName(p.cfg.Name, ""))
+	for object, size := range there {
+		name, pack := strings.CutPrefix(object, packName(p.cfg.Name, ""))
 		switch {
-		case noted[name]:
-			continue
-		case !isName(name), !whole && !garbage[name]:
-			others++
-			continue
-		case !garbage[name]:
+		case !pack, noted[name]:
+		case garbage[name]:
+			res.Packs++
+			res.Freed += size
+		case isName(name):
 			m.unknown = append(m.unknown, name)
+		default:
+			others++
 		}
+	}
+	if len(m.unknown) > 0 {
+		whole, err := p.knowsAll(ctx, l)
+		if err != nil {
+			return nil, err
+		}
+		if !whole {
+			others += len(m.unknown)
+			m.unknown = nil
+		}
+	}
+	for _, name := range m.unknown {
 		res.Packs++
-		res.Freed += o.Size
+		res.Freed += there[packName(p.cfg.Name, name)]
 	}
 	if others > 0 {
-		res.Left = append(res.Left, fmt.Sprintf("%d packs stay that this host does not know: another host sent them, or this one before it took the remote over or lost its notes.", others))
+		res.Left = append(res.Left, fmt.Sprintf(
+			"%d packs stay that this host does not know: another host sent them, or this one before it took the remote over or lost its notes, or part of the log is damaged.", others))
 	}
 	return m, nil
+}
+
+// asLeft fails if something that this host sent is missing, or has another size: the bucket may have been put back to an older state, whose log needs what the
+// ledger does not know any more.
+func (p *Place) asLeft(ctx context.Context, l *ledger, there map[string]int64) error {
+	for _, w := range l.stored(p.cfg.Name) {
+		problem, err := p.checkObject(ctx, w, there, false)
+		if err != nil {
+			return err
+		}
+		if problem != "" {
+			return errs.New(errs.Conflict, "", "the remote is not as this host left it, and nothing was removed: %s", strings.TrimSuffix(problem, ".")).
+				WithHint("`mulligan verify --remote` finds all that is missing there, and has it sent again; then prune it")
+		}
+	}
+	return nil
+}
+
+// knowsAll reports whether the ledger knows all entries of the log, up to its last one.
+func (p *Place) knowsAll(ctx context.Context, l *ledger) (bool, error) {
+	if len(l.Entries) == 0 || l.Entries[0].Seq != 1 || slices.ContainsFunc(l.Entries, func(e logged) bool { return e.Bad }) {
+		return false, nil
+	}
+	data, err := p.cfg.Bucket.Get(ctx, logName(p.cfg.Name, l.Next-1))
+	return bytes.Equal(sum(data), l.Prev), err
 }
 
 // choose decides which checkpoints go, and returns the hashes of what the others consist of.

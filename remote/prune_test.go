@@ -447,6 +447,88 @@ func testPutBack(t *testing.T, s servers) {
 	h.whole("cp-2", "cp-3")
 }
 
+// testPruneOfOlderBucket: in a bucket that was put back to the state of before a prune, another prune removes nothing that the log of then needs: it is refused,
+// and once a check has found what is missing, packs stay that the ledger does not know any more.
+func testPruneOfOlderBucket(t *testing.T, s servers) {
+	server := s.start(t)
+	h := newHost(t, server.Endpoint)
+	h.write(20, 2000)
+	h.push("cp-1")
+	for i := range 14 { // so that little of the first pack is needed
+		h.content[fmt.Sprintf("file-%04d", i)] = testkit.Bytes(t, 2000, "other", i)
+	}
+	h.push("cp-2")
+	saved := map[string][]byte{}
+	for _, path := range server.Objects(t) {
+		saved[path] = server.Read(t, path)
+	}
+	h.lose("cp-1")
+	if res := h.prune("cp-2"); res.Moved == 0 {
+		t.Fatalf("nothing is moved: %+v", res)
+	}
+	h.write(1, 2000)
+	h.push("cp-3")
+	for _, path := range server.Objects(t) {
+		if saved[path] == nil {
+			server.Remove(t, path)
+		}
+	}
+	for path, data := range saved {
+		server.Write(t, path, data)
+	}
+	h.lose("cp-2")
+	fetched := func(when string, ids ...string) {
+		t.Helper()
+		hist, err := h.read()
+		must(t, err)
+		for _, id := range ids {
+			if err := h.fetch(hist, id); err != nil {
+				t.Errorf("%s: %s: %v", when, id, err)
+			}
+		}
+	}
+	for _, dry := range []bool{true, false} {
+		if _, err := h.place.Prune(t.Context(), h.store, but("cp-2", "cp-3"), dry); errs.KindOf(err) != errs.Conflict || !strings.Contains(errs.HintOf(err), "verify --remote") {
+			t.Errorf("pruned, dry %t: %v", dry, err)
+		}
+	}
+	fetched("after a prune that was refused", "cp-2")
+	if res, err := h.place.Check(t.Context(), false); err != nil || len(res.Problems) == 0 {
+		t.Fatalf("checked: %+v %v", res, err)
+	}
+	if res := h.prune("cp-2", "cp-3"); len(res.Left) != 1 || !strings.Contains(res.Left[0], "does not know") {
+		t.Errorf("pruned after a check: %+v", res)
+	}
+	if res, err := h.place.Push(t.Context(), h.store, h.recorded("cp-3")); err != nil || res.Already {
+		t.Errorf("cp-3 is pushed: already %v, %v", res.Already, err)
+	}
+	h.prune("cp-2", "cp-3")
+	fetched("after a push and a prune", "cp-2", "cp-3")
+}
+
+// testPruneOfChangedLog: a pack that the ledger does not know stays if the last entry of the log is not the ledger's, which another one may have put there.
+func testPruneOfChangedLog(t *testing.T, s servers) {
+	server := s.start(t)
+	h := newHost(t, server.Endpoint)
+	h.write(5, 500)
+	h.push("cp-1")
+	must(t, h.bucket.PutNew(t.Context(), packName(h.cfg.Name, NewName()), []byte("of the other log")))
+	files := server.Objects(t)
+	path := files[slices.IndexFunc(files, func(path string) bool { return strings.Contains(path, "/log/") })]
+	was := server.Read(t, path)
+	other := bytes.Clone(was)
+	other[len(other)/2] ^= 1
+	server.Write(t, path, other)
+	if res := h.prune("cp-1"); res.Packs != 0 || len(res.Left) != 1 {
+		t.Errorf("%+v", res)
+	}
+	server.Write(t, path, was)
+	if res := h.prune("cp-1"); res.Packs != 1 || len(res.Left) != 0 {
+		t.Errorf("the log is the ledger's: %+v", res)
+	}
+	h.whole("cp-1")
+}
+
 // testPruneDamagedEntry: of a checkpoint that was sent twice, a prune keeps the earlier entry if the later one is damaged: whoever reads the log takes that one.
 func testPruneDamagedEntry(t *testing.T, s servers) {
 	server := s.start(t)

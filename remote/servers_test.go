@@ -104,6 +104,8 @@ var onServers = []func(*testing.T, servers){
 	testTakeOverAfterPrune,
 	testTakeOverOfOlderBucket,
 	testPutBack,
+	testPruneOfOlderBucket,
+	testPruneOfChangedLog,
 	testPruneDamagedEntry,
 	testPruneLandsLate,
 	testCheckAfterPruneCutShort,

@@ -19,8 +19,9 @@ the first of each of so many of the newest days that have one. If neither is set
 them stay, and only what pushes that were cut short left behind goes.
 
 What little is needed of a pack is sent again in another one, and the pack is deleted. What
-other hosts sent is not known here, and stays. With a key that cannot delete, or where the
-bucket locks objects, nothing is removed.
+other hosts sent is not known here, and stays. With a key that cannot delete, where the
+bucket locks objects, or where something that this host sent is missing, nothing is
+removed; in that case mulligan verify --remote notes what is missing, for the next prune.
 
 In a pipe: a line per checkpoint that was removed, or with --dry-run would be: its id and
 when it was made; then "kept", "packs", "freed_bytes" and "moved_bytes" with their numbers,
