@@ -136,13 +136,15 @@ func (h *History) Newer(ctx context.Context) (*History, error) {
 	return h.reader.Read(ctx)
 }
 
-// drop drops what the log says is no more. Of a checkpoint that was sent more than once, the last entry counts, at the place of the first.
+// drop drops what the log says is no more. Of a checkpoint that was sent more than once, the last entry of the rest counts, at the place of the first. A
+// prune drops entries of its own host alone: a checkpoint that two hosts sent under one id stays as the other one sent it.
 func (h *History) drop() {
+	h.Checkpoints = slices.DeleteFunc(h.Checkpoints, func(c Logged) bool { return h.dropped[c.Seq] })
 	last := map[string]int64{} // the number of each checkpoint's last entry
 	for _, c := range h.Checkpoints {
 		last[c.ID] = c.Seq
 	}
-	h.Checkpoints = slices.DeleteFunc(h.Checkpoints, func(c Logged) bool { return h.dropped[c.Seq] || last[c.ID] != c.Seq })
+	h.Checkpoints = slices.DeleteFunc(h.Checkpoints, func(c Logged) bool { return last[c.ID] != c.Seq })
 	slices.SortStableFunc(h.Checkpoints, func(a, b Logged) int { return cmp.Compare(cmp.Or(a.First, a.Seq), cmp.Or(b.First, b.Seq)) })
 	if len(h.removed) == 0 {
 		return

@@ -241,6 +241,27 @@ func testPruneOfTwoHosts(t *testing.T, s servers) {
 	a.whole("cp-2", "cp-4")
 }
 
+// testPruneOfSentByTwo: a host that took the place over sends a checkpoint that the first host sent, under the same id, and a prune of its removes that again. What the
+// first host sent is still there.
+func testPruneOfSentByTwo(t *testing.T, s servers) {
+	a := newHost(t, s.start(t).Endpoint)
+	a.write(20, 500)
+	a.push("cp-1")
+	b := a.other()
+	must(t, b.place.TakeOver(t.Context()))
+	if res, err := b.place.Push(t.Context(), b.store, b.recorded("cp-1")); err != nil || res.Already {
+		t.Fatalf("cp-1 is sent by the second host: already %v, %v", res.Already, err)
+	}
+	b.content = map[string][]byte{}
+	b.write(5, 600)
+	b.push("cp-2")
+	a.whole("cp-1", "cp-2")
+	if res := b.prune("cp-2"); len(res.Gone) != 1 || res.Gone[0].ID != "cp-1" {
+		t.Fatalf("%+v", res)
+	}
+	a.whole("cp-1", "cp-2")
+}
+
 // testPruneAppendOnly: where nothing can be deleted, a prune says so and leaves the log as it is.
 func testPruneAppendOnly(t *testing.T, s servers) {
 	for says, bucket := range map[string]func(*testing.T) *s3store.Store{

@@ -98,6 +98,7 @@ var onServers = []func(*testing.T, servers){
 	testPrunedComesBack,
 	testPruneCutShort,
 	testPruneOfTwoHosts,
+	testPruneOfSentByTwo,
 	testPruneAppendOnly,
 	testPruneOlderLedger,
 	testPushAfterPruneOfOlderLedger,
