@@ -425,7 +425,7 @@ func TestFetch(t *testing.T) {
 	back := func(id ipc.CheckpointID, want string) {
 		t.Helper()
 		cp, err := d.Fetch(t.Context(), root, "shop", ipc.FetchRequest{Checkpoint: id[:10], Identity: b.identity})
-		if err != nil || cp.ID != id || cp.Location != ipc.LocationBoth {
+		if err != nil || cp.ID != id || cp.Location != ipc.LocationBoth || !cp.Pinned {
 			t.Fatalf("%+v %v", cp, err)
 		}
 		was := made[id] // its time is that of the fetch now
@@ -463,5 +463,21 @@ func TestFetch(t *testing.T) {
 		back(ids[1], "two")
 		goBack(t, d, ids[2], ipc.RollbackRequest{})
 		w.close(t, d)
+	}
+
+	d = w.open(t)
+	defer func() { w.close(t, d) }()
+	drop(ids[1])
+	if _, err := d.SetApp(t.Context(), root, "shop", ipc.AppChange{Databases: &[]ipc.Database{}}); err != nil {
+		t.Fatal(err)
+	}
+	part, err := d.Fetch(t.Context(), root, "shop", ipc.FetchRequest{Checkpoint: ids[1], Identity: b.identity})
+	if err != nil || part.ID == ids[1] || !strings.Contains(fmt.Sprint(part.Warnings), "not all of "+string(ids[1])) {
+		t.Fatalf("fetched without its database: %+v %v", part, err)
+	}
+	caughtUp(t, d)
+	whole, err := b.history(t).Find(string(ids[1]))
+	if err != nil || len(whole.Parts) != 2 {
+		t.Errorf("on the remote is now: %+v %v", whole, err)
 	}
 }

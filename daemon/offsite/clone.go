@@ -382,7 +382,7 @@ func (c *cloning) bring(ctx context.Context, t *target, a *app.App) (ipc.Checkpo
 	}
 	c.s.naming.Lock()
 	defer c.s.naming.Unlock()
-	if cp.ID, err = c.s.freeID(ctx, ipc.CheckpointID(c.cp.ID)); err != nil {
+	if cp.ID, err = c.s.freeID(ctx, c.cp, cp); err != nil {
 		return "", err
 	}
 	if err := c.s.change(ctx, t, func(r *store.Remote) {
@@ -398,13 +398,15 @@ func (c *cloning) bring(ctx context.Context, t *target, a *app.App) (ipc.Checkpo
 
 var idSyntax = regexp.MustCompile(`^cp-[0-9a-f]{12,64}$`)
 
-// freeID returns the id of a checkpoint on a remote if nothing here has it, and else a new one. s.naming is locked.
-func (s *Service) freeID(ctx context.Context, id ipc.CheckpointID) (ipc.CheckpointID, error) {
+// freeID returns the id that cp, which was imported, has on the remote; or a new one if something here has that id, or cp is not all of what is there: it may be
+// sent to the remote, where the last one that has an id counts. s.naming is locked.
+func (s *Service) freeID(ctx context.Context, from *remote.Logged, cp store.Checkpoint) (ipc.CheckpointID, error) {
 	all, err := s.store.AllCheckpoints(ctx)
 	if err != nil {
 		return "", err
 	}
-	if !idSyntax.MatchString(string(id)) || slices.ContainsFunc(all, func(cp store.Checkpoint) bool { return cp.ID == id }) {
+	id := ipc.CheckpointID(from.ID)
+	if len(cp.Snapshots) < len(from.Parts) || !idSyntax.MatchString(string(id)) || slices.ContainsFunc(all, func(cp store.Checkpoint) bool { return cp.ID == id }) {
 		return ipc.CheckpointID(records.NewID("cp-")), nil
 	}
 	return id, nil

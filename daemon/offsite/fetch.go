@@ -96,7 +96,7 @@ func (s *Service) fetch(ctx context.Context, who ipc.Caller, a *app.App, list []
 	}
 	s.naming.Lock()
 	defer s.naming.Unlock()
-	if cp.ID, err = s.freeID(ctx, ipc.CheckpointID(from.ID)); err != nil {
+	if cp.ID, err = s.freeID(ctx, from, cp); err != nil {
 		return cp, err
 	}
 	if err := s.opt.Failpoint.At("fetch: record"); err != nil {
@@ -245,7 +245,7 @@ func named(hist *remote.History, at string) (found *remote.Logged, err error) {
 func (s *Service) imported(ctx context.Context, a *app.App, from *remote.Logged, about aboutText) (cp store.Checkpoint, err error) {
 	was := about.Checkpoint
 	cp.AppID, cp.Ref, cp.Trigger, cp.Quiesced = a.Rec().ID, was.Ref, ipc.TriggerManual, was.Quiesced
-	cp.Running, cp.Healthy, cp.DeployID, cp.Notes = was.Running, was.Healthy, was.DeployID, was.Notes
+	cp.Running, cp.Healthy, cp.DeployID, cp.Notes, cp.Pinned = was.Running, was.Healthy, was.DeployID, was.Notes, was.Pinned
 	made := fmt.Sprintf("of %s, made %s", from.Host, from.Made.Format("2006-01-02 15:04 UTC")) // here, its time is that at which it is recorded
 	if cp.Notes == nil {
 		cp.Notes = checkpoint.Optional(from.ID + " " + made)
@@ -256,6 +256,11 @@ func (s *Service) imported(ctx context.Context, a *app.App, from *remote.Logged,
 	parts, err := from.Snapshots()
 	if err != nil {
 		return cp, err
+	}
+	for _, p := range parts {
+		if _, ok := a.Layer(p.Layer); !ok {
+			cp.Warnings = append(cp.Warnings, fmt.Sprintf("This is not all of %s: the app has no layer %s here.", from.ID, p.Layer))
+		}
 	}
 	ids, announced := checkpoint.Announced(a, a.Layers())
 	if err := s.store.PutDisposals(ctx, announced...); err != nil {
