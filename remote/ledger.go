@@ -27,7 +27,7 @@ type ledger struct {
 	known map[snap.Hash]struct{} // objects in packs; those below a known node are known too
 	state
 	intents []intent
-	lost    *Lost // another host writes to the place
+	lost    *Lost // another host writes to the place; until this one has written its next entry
 }
 
 // state is what a ledger's frames add up to.
@@ -245,13 +245,13 @@ func readLedger(path, place string) (l *ledger, good int64, err error) {
 }
 
 // write adds a frame, durably; but one that costs no more than requests if a power cut takes it, together with those after it: packs are
-// sent again that are not noted, an entry is looked for whose writing is not.
+// sent again that are not noted, an entry is looked for whose writing is not, unless the place is lost without it.
 func (l *ledger) write(fr frame) error {
 	p, err := fr.encode()
 	if err == nil {
 		_, err = l.f.Write(p)
 	}
-	if cheap := fr.Pack != nil || fr.Wrote != nil || fr.Swept; err == nil && !cheap {
+	if cheap := fr.Pack != nil || fr.Wrote != nil && l.lost == nil || fr.Swept; err == nil && !cheap {
 		err = l.f.Sync()
 	}
 	if err == nil {
@@ -316,7 +316,7 @@ func (l *ledger) apply(fr frame) error {
 				c.Seq, c.First = 0, 0
 			}
 		}
-		*l = ledger{f: l.f, known: map[snap.Hash]struct{}{}, state: state{Sent: l.Sent, Next: fr.Reset.Next, Prev: fr.Reset.Prev, To: l.To}}
+		*l = ledger{f: l.f, known: map[snap.Hash]struct{}{}, state: state{Sent: l.Sent, Next: fr.Reset.Next, Prev: fr.Reset.Prev, To: l.To}, lost: l.lost}
 	case fr.Lost != nil:
 		l.lost = fr.Lost
 	case fr.Forget != nil:
@@ -399,7 +399,7 @@ func (l *ledger) wrote(sum []byte) error {
 		}
 		l.Sent = slices.Insert(l.Sent, at, *in.Sent)
 	}
-	l.intents = nil
+	l.intents, l.lost = nil, nil
 	if in.Removed != nil {
 		return l.remove(in.Removed)
 	}

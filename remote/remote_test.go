@@ -153,6 +153,20 @@ func testTwoHosts(t *testing.T, s servers) {
 	b.write(1, 500)
 	b.push("cp-4")
 	a.whole("cp-1", "cp-2", "cp-4")
+	cut := errors.New("cut short")
+	a.restart(func(at string) (err error) {
+		if at == "push: entry" {
+			err = cut
+		}
+		return err
+	})
+	if err = a.place.TakeOver(t.Context()); !errors.Is(err, cut) {
+		t.Fatal(err)
+	}
+	a.restart(nil)
+	if _, err = a.place.Push(t.Context(), a.store, a.capture("cp-3")); errs.KindOf(err) != errs.Conflict {
+		t.Fatalf("the first host pushes after a take-over that failed: %v", err)
+	}
 	must(t, a.place.TakeOver(t.Context()))
 	a.push("cp-3")
 	a.whole("cp-1", "cp-2", "cp-4", "cp-3")
