@@ -495,3 +495,55 @@ func TestFetchWhileFetching(t *testing.T) {
 		t.Errorf("the app has %d checkpoints after two fetches of one", n)
 	}
 }
+
+// TestFetchWhileCloning: a fetch for an app that is being cloned waits until the clone has what it fetches, and takes that.
+func TestFetchWhileCloning(t *testing.T) {
+	b := newSent(t)
+	at, held, release := hold(t, "clone: fetch")
+	w := world{dir: worldDir(t), at: filepath.Join(worldDir(t), "clone")}
+	d := w.failing(t, at)
+	defer func() {
+		release()
+		w.close(t, d)
+	}()
+	req := b.clone(w.at)
+	req.NoStart = true
+	cloned := make(chan error, 1)
+	go func() {
+		res, err := d.Clone(t.Context(), root, req)
+		if err == nil && !res.Rollback.Verification.Match {
+			err = errors.New("the clone is another state")
+		}
+		cloned <- err
+	}()
+	<-held
+	id := ipc.CheckpointID(b.history(t).Checkpoints[0].ID)
+	waits := make(chan struct{})
+	told := sync.OnceFunc(func() { close(waits) })
+	fetched := make(chan error, 1)
+	go func() {
+		cp, err := d.Fetch(snap.WithProgress(t.Context(), func(w snap.Work) {
+			if w.What == "waiting until another fetch for shop ends" {
+				told()
+			}
+		}), root, "shop", ipc.FetchRequest{Checkpoint: id, Identity: b.identity})
+		if err == nil && cp.ID != id {
+			err = errors.New("it was fetched twice")
+		}
+		fetched <- err
+	}()
+	select {
+	case <-waits:
+	case err := <-fetched:
+		t.Fatalf("the fetch did not wait: %v", err)
+	case <-time.After(testkit.Patience):
+		t.Fatal("the fetch neither waits nor ends")
+	}
+	release()
+	if err := <-cloned; err != nil {
+		t.Errorf("the clone: %v", err)
+	}
+	if err := <-fetched; err != nil {
+		t.Errorf("the fetch: %v", err)
+	}
+}

@@ -359,6 +359,11 @@ func (s *Service) forget(ctx context.Context, t *target) error {
 
 // bring fetches the checkpoint, and records it as one of the app's.
 func (c *cloning) bring(ctx context.Context, t *target, a *app.App) (ipc.CheckpointID, error) {
+	end, err := c.s.fetchAlone(ctx, a.Rec())
+	if err != nil {
+		return "", err
+	}
+	defer end()
 	release, err := c.s.apps.Acquire(ctx, a, "clone", c.who)
 	if err != nil {
 		return "", err
