@@ -316,6 +316,7 @@ func (l *ledger) apply(fr frame) error {
 				c.Seq, c.First = 0, 0
 			}
 		}
+		l.Sent = slices.CompactFunc(l.Sent, func(a, b Sent) bool { return a.ID == b.ID && a.Seq == b.Seq }) // those that lost their numbers, each once
 		*l = ledger{f: l.f, known: map[snap.Hash]struct{}{}, state: state{Sent: l.Sent, Next: fr.Reset.Next, Prev: fr.Reset.Prev, To: l.To}, lost: l.lost}
 	case fr.Lost != nil:
 		l.lost = fr.Lost

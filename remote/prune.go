@@ -24,15 +24,20 @@ import (
 type removed struct {
 	Checkpoints []int64  `json:"checkpoints,omitempty"` // the numbers of the entries that have them
 	Packs       []string `json:"packs,omitempty"`
+	// Forgotten are the ids of checkpoints in doubt, of whose entries the host knows nothing any more. It forgets them; an entry that has one stays.
+	Forgotten []string `json:"forgotten,omitempty"`
 }
 
 // remove applies what an entry says is no more. The entry may have been written long after it was planned, so remove computes from the present
 // packs which nodes lack something below them.
 func (l *ledger) remove(r *removed) error {
-	gone, dropped := setOf(r.Packs), setOf(r.Checkpoints)
+	gone, dropped, forgotten, wrote := setOf(r.Packs), setOf(r.Checkpoints), setOf(r.Forgotten), l.wroteEntries()
 	l.Garbage = append(slices.Clip(l.Garbage), r.Packs...)
 	l.Packs = slices.DeleteFunc(slices.Clone(l.Packs), func(k noted) bool { return gone[k.Name] })
-	l.Sent = slices.DeleteFunc(slices.Clone(l.Sent), func(c Sent) bool { return dropped[c.Seq] })
+	l.Sent = slices.DeleteFunc(slices.Clone(l.Sent), func(c Sent) bool {
+		_, known := wrote[c.Seq]
+		return dropped[c.Seq] || !known && forgotten[c.ID]
+	})
 	l.buryAll()
 	return l.learnAll()
 }
@@ -239,8 +244,12 @@ func (m *plan) choose(l *ledger, goes func([]Sent) map[string]bool, res *Pruned)
 		switch {
 		case known && c.Seq < last[c.ID]:
 			m.Checkpoints = append(m.Checkpoints, c.Seq)
-		case known && drop[c.ID]:
-			m.Checkpoints = append(m.Checkpoints, c.Seq)
+		case drop[c.ID] && (known || c.Doubt):
+			if known {
+				m.Checkpoints = append(m.Checkpoints, c.Seq)
+			} else {
+				m.Forgotten = append(m.Forgotten, c.ID)
+			}
 			if c.Seq == last[c.ID] {
 				res.Gone = append(res.Gone, c)
 			}
@@ -292,7 +301,7 @@ func (p *Place) carryOut(ctx context.Context, l *ledger, from Objects, m *plan, 
 			err = nil
 		}
 	}
-	if err == nil && len(m.Checkpoints)+len(m.Packs) > 0 {
+	if err == nil && len(m.Checkpoints)+len(m.Packs)+len(m.Forgotten) > 0 {
 		err = p.append(ctx, l, entry{Removed: &m.removed}, intent{Removed: &m.removed})
 	}
 	if errors.Is(err, errOlder) {

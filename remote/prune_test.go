@@ -374,7 +374,7 @@ func testTakeOverAfterPrune(t *testing.T, s servers) {
 }
 
 // testTakeOverOfOlderBucket: a bucket that was put back to an older state is taken over. Nothing that was sent is believed to be there, and what is written
-// under the numbers of lost entries is not taken for these.
+// under the numbers of lost entries is not taken for these. A prune lets go what is in doubt.
 func testTakeOverOfOlderBucket(t *testing.T, s servers) {
 	server := s.start(t)
 	h := newHost(t, server.Endpoint)
@@ -385,11 +385,24 @@ func testTakeOverOfOlderBucket(t *testing.T, s servers) {
 		h.write(1, 500)
 		h.push(id)
 	}
-	for _, path := range server.Objects(t) {
-		if !slices.Contains(saved, path) {
-			server.Remove(t, path)
+	remove := func(what string) {
+		t.Helper()
+		for _, path := range server.Objects(t) {
+			if !slices.Contains(saved, path) && strings.Contains(path, what) {
+				server.Remove(t, path)
+			}
 		}
 	}
+	remove("/packs/")
+	if res, err := h.place.Check(t.Context(), false); err != nil || len(res.Problems) == 0 {
+		t.Fatalf("%+v %v", res, err)
+	}
+	for _, id := range []string{"cp-2", "cp-3"} { // they are sent twice
+		if res, err := h.place.Push(t.Context(), h.store, h.recorded(id)); err != nil || res.Already {
+			t.Fatalf("%s is pushed: already %v, %v", id, res.Already, err)
+		}
+	}
+	remove("")
 	must(t, h.place.TakeOver(t.Context()))
 	if st, err := h.place.Status(); err != nil || len(st.Sent) > 0 || len(st.Doubtful) != 3 {
 		t.Errorf("%+v %v", st, err)
@@ -398,8 +411,14 @@ func testTakeOverOfOlderBucket(t *testing.T, s servers) {
 		h.write(1, 500)
 		h.push(id)
 	}
-	h.prune("cp-1", "cp-2", "cp-4", "cp-5")
+	if res := h.prune("cp-1", "cp-2", "cp-4", "cp-5"); len(res.Gone) != 1 || res.Gone[0].ID != "cp-3" || res.Stay != 4 {
+		t.Errorf("pruned: %+v", res)
+	}
 	h.whole("cp-1", "cp-4", "cp-5")
+	h.restart(nil)
+	if st, err := h.place.Status(); err != nil || len(st.Sent) != 2 || len(st.Doubtful) != 2 {
+		t.Errorf("in doubt is what the prune let go: %+v %v", st, err)
+	}
 	for _, id := range []string{"cp-1", "cp-2", "cp-3"} {
 		if res, err := h.place.Push(t.Context(), h.store, h.recorded(id)); err != nil || res.Already {
 			t.Errorf("%s is pushed: already %v, %v", id, res.Already, err)
