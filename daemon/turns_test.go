@@ -504,14 +504,7 @@ func waitsForChange(t *testing.T) bool {
 
 // waitsIn reports whether a goroutine that runs a function of this test is in the function called name.
 func waitsIn(t *testing.T, name string) bool {
-	var all bytes.Buffer
-	check(t, pprof.Lookup("goroutine").WriteTo(&all, 2))
-	for g := range strings.SplitSeq(all.String(), "\n\n") {
-		if strings.Contains(g, name) && strings.Contains(g, "_test."+t.Name()+".") {
-			return true
-		}
-	}
-	return false
+	return inBoth(t, name, "_test."+t.Name()+".")
 }
 
 // TestTurnEndsWhileTheAppIsChanged: a turn whose end is announced while the app's tracker is stopped, for a change of the app's settings, has its
@@ -724,6 +717,121 @@ func TestLateCapture(t *testing.T) {
 	if words := strings.Join(cps[0].Warnings, "\n"); !strings.Contains(words, "did not wait") && !strings.Contains(words, "after the first write that followed") {
 		t.Errorf("%q", words)
 	}
+}
+
+// TestTurnBeginsBeforeTheLastIsCaptured: a turn begins while the databases of the one before it are still captured. The agent does not wait for that;
+// the turn before ends where the new one begins, also if the daemon is killed meanwhile, and both have their checkpoints, in that order.
+func TestTurnBeginsBeforeTheLastIsCaptured(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"announced", "inferred", "killed"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, nil)
+			at, held, release := hold(t, "capture db:shop")
+			d := w.failing(t, at)
+			defer func() { w.close(t, d) }()
+			defer release()
+			on := true
+			_, err := d.SetApp(t.Context(), root, "shop", ipc.AppChange{Run: &[]string{}, Auto: &on})
+			check(t, err)
+			awaitFollowing(t, d)
+			if name != "inferred" {
+				_, err := d.BeginTurn(t.Context(), root, "shop", ipc.BeginTurn{TurnID: "t1", ConversationID: "c"})
+				check(t, err)
+			}
+			write(t, w.ws(), "file1", "one")
+			<-held
+			patient, cancel := context.WithTimeout(t.Context(), testkit.Patience)
+			defer cancel()
+			_, err = d.BeginTurn(patient, root, "shop", ipc.BeginTurn{TurnID: "t2", ConversationID: "c"})
+			check(t, err)
+			write(t, w.ws(), "file2", "two")
+			if name == "killed" {
+				sh(t, `cp -a "$1/state" "$1/killed"`, w.dir) // what a daemon leaves that is killed now
+				release()
+				w.close(t, d)
+				sh(t, `rm -r "$1/state" && mv "$1/killed" "$1/state"`, w.dir)
+				d = w.open(t)
+				awaitFollowing(t, d)
+			}
+			release()
+			end(t, d, "t2")
+			var turns []ipc.Turn
+			waitFor(t, "the turn before ends", func() bool {
+				turns, err = d.Turns(t.Context(), root, "shop", "", 0)
+				return err == nil && len(turns) == 2 && turns[1].EndedAt != nil
+			})
+			for i, path := range []string{"file2", "file1"} {
+				if got := turns[i]; !slices.Equal(got.Changes.Paths, []string{path}) || got.CheckpointID == nil {
+					t.Errorf("turn %s changed %q, and its checkpoint is %v", got.ID, got.Changes.Paths, got.CheckpointID)
+				}
+			}
+			goBack(t, d, ipc.Undo, ipc.RollbackRequest{})
+			if one, two := read(t, w.ws(), "file1"), read(t, w.ws(), "file2"); one != "one" || two != "zero" {
+				t.Errorf("after the undo of the newest turn the files say %q and %q", one, two)
+			}
+		})
+	}
+}
+
+// TestWriteWhileATurnEnds: a file is written while the end of a turn that changed nothing looks at the databases. That turn has no checkpoint, and the
+// one of another turn that is open has its databases.
+func TestWriteWhileATurnEnds(t *testing.T) { // alone, so that it sees its own goroutines only
+	w := newWorld(t, nil)
+	var armed atomic.Bool
+	at, held, release := hold(t, "capture db:shop")
+	d := w.failing(t, func(step string) error {
+		if armed.Load() {
+			return at(step)
+		}
+		return nil
+	})
+	defer w.close(t, d)
+	defer release()
+	on := true
+	_, err := d.SetApp(t.Context(), root, "shop", ipc.AppChange{Run: &[]string{}, Auto: &on})
+	check(t, err)
+	awaitFollowing(t, d)
+	begin(t, d, "idle")
+	_, err = d.BeginTurn(t.Context(), root, "shop", ipc.BeginTurn{TurnID: "other", ConversationID: "another"})
+	check(t, err)
+	_, err = d.BeginCall(t.Context(), root, "shop", "other", ipc.BeginCall{CallID: "call", Before: true, DeadlineMS: 10000})
+	check(t, err)
+	armed.Store(true)
+	ended := make(chan ipc.Turn, 1)
+	go func() {
+		turn, err := d.EndTurn(t.Context(), root, "shop", "idle")
+		if err != nil {
+			t.Error(err)
+		}
+		ended <- turn
+	}()
+	<-held
+	write(t, w.ws(), "file7", "one")
+	waitFor(t, "a checkpoint waits for the end of the turn", func() bool { return inBoth(t, "turns.(*Tracker).checkpoint(", "app.(*App).hold(") })
+	release()
+	if turn := <-ended; turn.EndedAt == nil || turn.CheckpointID != nil {
+		t.Errorf("the turn that changed nothing: %+v", turn)
+	}
+	waitFor(t, "the other turn has its checkpoint", func() bool { return len(agentCheckpoints(t, d)) > 0 })
+	end(t, d, "other")
+	for _, cp := range agentCheckpoints(t, d) {
+		if *cp.TurnID != "other" || len(cp.DBSnapshots) != 1 {
+			t.Errorf("the checkpoint of turn %s has the databases %+v", *cp.TurnID, cp.DBSnapshots)
+		}
+	}
+}
+
+// inBoth reports whether a goroutine is in both functions.
+func inBoth(t *testing.T, outer, inner string) bool {
+	var all bytes.Buffer
+	check(t, pprof.Lookup("goroutine").WriteTo(&all, 2))
+	for g := range strings.SplitSeq(all.String(), "\n\n") {
+		if strings.Contains(g, outer) && strings.Contains(g, inner) {
+			return true
+		}
+	}
+	return false
 }
 
 // TestTurnInRepository compares what is told of a turn that wrote into the git repository with what its undo says that it would do.

@@ -279,10 +279,7 @@ func (o *others) unannounced(ctx context.Context) ([]string, error) {
 	}
 	var ranges []*turns.WriteRange
 	for _, turn := range all {
-		end := turn.End
-		if turn.EndedAt == nil {
-			end = now
-		}
+		end := turn.EndBy(now)
 		if !turn.Inferred && turn.Start != "" && end != "" {
 			ranges = append(ranges, &turns.WriteRange{Turn: turn, From: turn.Start, To: end})
 		}

@@ -129,10 +129,12 @@ func TestTurns(t *testing.T) {
 	if _, _, err := s.Call(ctx, "app-1", "c2"); errs.KindOf(err) != errs.NotFound {
 		t.Errorf("an unknown call: %v", err)
 	}
-	check(t, s.NoteEnding(ctx, "app-1", "t1"))
-	check(t, s.PutTurn(ctx, &turn)) // read before its end was announced
-	if got, err := s.Turn(ctx, "app-1", "t1"); err != nil || !got.Ending {
-		t.Errorf("a turn whose end was announced: %+v, %v", got, err)
+	for _, end := range []snap.Mark{"", "m3"} { // before and after its end is known
+		check(t, s.NoteEnding(ctx, "app-1", "t1", end))
+		check(t, s.PutTurn(ctx, &turn)) // read before its end was announced
+		if got, err := s.Turn(ctx, "app-1", "t1"); err != nil || !got.Ending || got.End != end {
+			t.Errorf("a turn whose end was announced: %+v, %v", got, err)
+		}
 	}
 	now := time.Unix(9, 0).UTC()
 	turn.EndedAt = &now

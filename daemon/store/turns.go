@@ -16,9 +16,17 @@ type Turn struct {
 	ipc.Turn
 	Seq   int64     `json:"-"`
 	Start snap.Mark `json:"start"`
-	End   snap.Mark `json:"end"` // "" while it is open
-	// Ending: its end was announced and could not be recorded then.
+	End   snap.Mark `json:"end"` // "" until it is known
+	// Ending: the turn is over, and its end could not be recorded yet.
 	Ending bool `json:"ending,omitempty"`
+}
+
+// EndBy returns where the turn ended: at now if that is not known because it is open, and "" if it never will be.
+func (t *Turn) EndBy(now snap.Mark) snap.Mark {
+	if t.End == "" && t.EndedAt == nil {
+		return now
+	}
+	return t.End
 }
 
 // Call is a tool call with where it lies in the files' journal.
@@ -30,7 +38,7 @@ type Call struct {
 	Untold bool `json:"untold,omitempty"`
 }
 
-// PutTurn inserts a turn, or replaces it; t.Seq is set. While the turn is open, Ending stays set: t may have been read before NoteEnding.
+// PutTurn inserts a turn, or replaces it; t.Seq is set. While the turn is open, what NoteEnding set stays: t may have been read before.
 func (s *Store) PutTurn(ctx context.Context, t *Turn) error {
 	body, err := json.Marshal(t)
 	if err != nil {
@@ -40,17 +48,19 @@ func (s *Store) PutTurn(ctx context.Context, t *Turn) error {
 		return tx.QueryRowContext(ctx, `
 			INSERT INTO turns (app_id, id, open, body) VALUES (?, ?, ?, ?)
 			ON CONFLICT (app_id, id) DO UPDATE SET open = excluded.open, body = CASE
-				WHEN excluded.open = 1 AND json_extract(turns.body, '$.ending') THEN json_set(excluded.body, '$.ending', json('true'))
+				WHEN excluded.open = 1 AND json_extract(turns.body, '$.ending') THEN
+					json_set(excluded.body, '$.ending', json('true'), '$.end', coalesce(nullif(json_extract(turns.body, '$.end'), ''), json_extract(excluded.body, '$.end')))
 				ELSE excluded.body END
 			RETURNING seq`, t.AppID, t.ID, t.EndedAt == nil, string(body)).Scan(&t.Seq)
 	})
 }
 
-// NoteEnding sets Ending of a turn, if it is open.
-func (s *Store) NoteEnding(ctx context.Context, app ipc.AppID, id ipc.TurnID) error {
+// NoteEnding sets Ending of a turn, if it is open, and End, unless it is set.
+func (s *Store) NoteEnding(ctx context.Context, app ipc.AppID, id ipc.TurnID, end snap.Mark) error {
 	return s.tx(ctx, func(tx *sql.Tx) error {
-		_, err := tx.ExecContext(ctx, `UPDATE turns SET body = json_set(body, '$.ending', json('true'))
-			WHERE app_id = ? AND id = ? AND open = 1 AND `+intact("turns"), app, id)
+		_, err := tx.ExecContext(ctx, `UPDATE turns 
+			SET body = json_set(body, '$.ending', json('true'), '$.end', coalesce(nullif(json_extract(body, '$.end'), ''), ?))
+			WHERE app_id = ? AND id = ? AND open = 1 AND `+intact("turns"), string(end), app, id)
 		return err
 	})
 }

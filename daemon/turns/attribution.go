@@ -55,10 +55,7 @@ func (svc *Service) WriteRanges(ctx context.Context, turn store.Turn, now snap.M
 		return nil, err
 	}
 	calls = slices.DeleteFunc(calls, own)
-	end := turn.End
-	if turn.EndedAt == nil {
-		end = now
-	}
+	end := turn.EndBy(now)
 	if len(calls) == 0 && turn.Start != "" && end != "" {
 		return []*WriteRange{{Turn: turn, From: turn.Start, To: end, Loose: true}}, nil
 	}

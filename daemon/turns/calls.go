@@ -68,7 +68,6 @@ func (t *Tracker) begin(ctx context.Context, o *openTurn) (store.Turn, error) {
 	defer t.beginning.Unlock()
 	switch {
 	case err == nil:
-		t.endBefore(ctx, o.Rec.ConversationID, mark)
 	case mark == "": // the turn starts when the files are read, see awaitFiles
 		o.Rec.Warnings = append(o.Rec.Warnings, lateStart+err.Error())
 	default:
@@ -80,11 +79,20 @@ func (t *Tracker) begin(ctx context.Context, o *openTurn) (store.Turn, error) {
 	}
 	rec := o.Rec
 	t.mu.Lock()
+	over := t.endBefore(rec.ConversationID, mark)
 	t.open[o.Rec.ID] = o
 	t.last = time.Now()
 	t.mu.Unlock()
+	for _, id := range over {
+		if err := t.svc.store.NoteEnding(t.run, rec.AppID, id, mark); err != nil {
+			t.note("note the end of a turn", err)
+		}
+	}
 	t.done.Go(func() { t.look(t.run, o) })
-	t.done.Go(func() { t.captureRest(t.run, o) })
+	t.done.Go(func() {
+		t.captureRest(t.run, o)
+		t.poke() // the turns before it end after that: its databases are to be of its start
+	})
 	return rec, nil
 }
 
@@ -116,7 +124,7 @@ func (svc *Service) EndTurn(ctx context.Context, who ipc.Caller, ref string, id 
 	}
 	ctx = context.WithoutCancel(ctx)
 	if t := TrackerOf(a); t == nil || t.starting() { // the wait for the files may outlast the daemon
-		_ = svc.store.NoteEnding(ctx, a.Rec().ID, id) // noteEnding tries again
+		_ = svc.store.NoteEnding(ctx, a.Rec().ID, id, "") // noteEnding tries again
 	}
 	rec, err = svc.endTurn(ctx, a, rec)
 	if err != nil {
@@ -157,7 +165,7 @@ func (svc *Service) endTurn(ctx context.Context, a *app.App, rec store.Turn) (st
 
 // noteEnding has the app's tracker, or its next one, end a turn.
 func (svc *Service) noteEnding(ctx context.Context, a *app.App, id ipc.TurnID) error {
-	err := svc.store.NoteEnding(ctx, a.Rec().ID, id)
+	err := svc.store.NoteEnding(ctx, a.Rec().ID, id, "")
 	if t := TrackerOf(a); t != nil { // it may have read the record before
 		t.mu.Lock()
 		defer t.mu.Unlock()

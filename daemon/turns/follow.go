@@ -1,6 +1,7 @@
 package turns
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -134,12 +135,12 @@ func (t *Tracker) resume(ctx context.Context) error {
 	open, _ := left.(map[ipc.TurnID]*openTurn)
 	for _, rec := range recs {
 		o := open[rec.ID]
-		rec.Ending = rec.Ending || o != nil && o.Rec.Ending // on a full disk, the announcement is in memory alone
+		rec.Ending = rec.Ending || rec.End != "" || o != nil && o.Rec.Ending // on a full disk, the announcement is in memory alone
 		if rec.Ending {
 			t.poke()
 		}
 		if o != nil {
-			o.Rec.Ending = rec.Ending
+			o.Rec.Ending, o.Rec.End = rec.Ending, cmp.Or(o.Rec.End, rec.End)
 			t.open[rec.ID] = o
 			continue
 		}
@@ -154,7 +155,7 @@ func (t *Tracker) resume(ctx context.Context) error {
 }
 
 // awaitFiles waits until the journal is current, but for what cannot be read. The first time, this takes as long as reading all
-// files. Turns that began meanwhile start at that position.
+// files. Turns that began or ended meanwhile do so at that position.
 func (t *Tracker) awaitFiles() {
 	for pause := 20 * time.Millisecond; ; pause = min(2*pause, retryFirst) { // no longer: operations wait for the journal
 		mark, err := t.j.Flush(t.run)
@@ -165,8 +166,9 @@ func (t *Tracker) awaitFiles() {
 		if err == nil {
 			t.mu.Lock()
 			for _, o := range t.open {
-				if o.Rec.Start == "" {
-					o.Rec.Start = mark
+				o.Rec.Start = cmp.Or(o.Rec.Start, mark)
+				if o.Rec.Ending {
+					o.Rec.End = cmp.Or(o.Rec.End, mark)
 				}
 			}
 			t.mu.Unlock()

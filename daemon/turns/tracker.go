@@ -1,6 +1,7 @@
 package turns
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -73,8 +74,13 @@ func (t *Tracker) Flush(ctx context.Context) (snap.Mark, error) {
 	case <-ctx.Done():
 		return "", errs.New(errs.Unavailable, "flush files", "the files are still being read for the first time")
 	case <-t.run.Done():
-		return "", errs.New(errs.Unavailable, "flush files", "the app's files are no longer watched")
+		return "", unwatched("flush files")
 	}
+}
+
+// unwatched is the error of a tracker that was stopped.
+func unwatched(op string) error {
+	return errs.New(errs.Unavailable, op, "the app's files are no longer watched")
 }
 
 // note keeps and logs an error.
@@ -160,7 +166,7 @@ func (t *Tracker) Mute(ctx context.Context) (unmute func(context.Context)) {
 		}
 		t.muted--
 		for _, o := range t.open {
-			if o.Rec.CheckpointID == nil && mark != "" && !slices.Contains(owing, o) {
+			if o.Rec.CheckpointID == nil && o.Rec.End == "" && mark != "" && !slices.Contains(owing, o) {
 				o.Rec.Start = mark
 			}
 			if o.undone {
@@ -232,7 +238,7 @@ func (t *Tracker) handle(ctx context.Context) bool {
 	quiet := time.Since(t.last) >= t.svc.opt.QuietGap
 	none := len(t.open) == 0
 	t.mu.Unlock()
-	if b == nil || none && !t.changed(ctx, b.Before) {
+	if b == nil || none && !t.changed(ctx, b.Before, "") {
 		return ended
 	}
 	err := t.take(ctx, *b, none && quiet)
@@ -285,16 +291,11 @@ func (t *Tracker) NoteUndone(ctx context.Context) {
 // rejoin records the open turns that were undone and wrote again, so that they can be undone
 // again. It has noted the error that it returns.
 func (t *Tracker) rejoin(ctx context.Context) (failed error) {
-	t.mu.Lock()
-	var back []*openTurn
-	for _, o := range t.open {
-		if o.undone {
-			back = append(back, o)
-		}
-	}
-	t.mu.Unlock()
-	for _, o := range back {
-		if !t.changed(ctx, o.since) {
+	for _, o := range t.openWhere(func(o *openTurn) bool { return o.undone }) {
+		t.mu.Lock()
+		since, until := o.since, o.Rec.End
+		t.mu.Unlock()
+		if !t.changed(ctx, since, until) {
 			continue
 		}
 		release, err := t.svc.apps.AcquireBrief(ctx, t.a, "note that a turn goes on")
@@ -331,7 +332,7 @@ func (t *Tracker) CatchUp(ctx context.Context) {
 			t.note("make the checkpoint of turn "+string(o.Rec.ID), err)
 		}
 	}
-	for _, o := range t.announcedWithout() {
+	for _, o := range t.openWhere(func(o *openTurn) bool { return o.Rec.CheckpointID == nil && !o.Rec.Inferred }) {
 		if !t.databasesDiffer(ctx, o) {
 			continue
 		}
@@ -341,41 +342,40 @@ func (t *Tracker) CatchUp(ctx context.Context) {
 	}
 }
 
-// announcedWithout returns the open turns that an agent announced and that have no checkpoint.
-func (t *Tracker) announcedWithout() (list []*openTurn) {
+// openWhere returns the open turns for which f returns true, oldest first. f is called with Tracker.mu locked.
+func (t *Tracker) openWhere(f func(*openTurn) bool) (list []*openTurn) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, o := range t.open {
-		if o.Rec.CheckpointID == nil && !o.Rec.Inferred {
+		if f(o) {
 			list = append(list, o)
 		}
 	}
+	slices.SortFunc(list, func(x, y *openTurn) int { return cmp.Compare(x.Rec.Seq, y.Rec.Seq) })
 	return list
 }
 
-// WithoutCheckpoint returns the open turns that wrote something and have no checkpoint.
+// WithoutCheckpoint returns the open turns that wrote something and have no checkpoint, oldest first.
 func (t *Tracker) WithoutCheckpoint(ctx context.Context) []*openTurn {
-	t.mu.Lock()
-	var list []*openTurn
-	since := map[*openTurn]snap.Mark{}
-	for _, o := range t.open {
-		if o.Rec.CheckpointID == nil {
-			list = append(list, o)
-			since[o] = o.Rec.Start
-		}
-	}
-	t.mu.Unlock()
-	return slices.DeleteFunc(list, func(o *openTurn) bool { return !t.changed(ctx, since[o]) })
+	list := t.openWhere(func(o *openTurn) bool { return o.Rec.CheckpointID == nil })
+	return slices.DeleteFunc(list, func(o *openTurn) bool {
+		t.mu.Lock()
+		since, until := o.Rec.Start, o.Rec.End
+		t.mu.Unlock()
+		return !t.changed(ctx, since, until)
+	})
 }
 
-// changed reports whether the files differ from their state at the mark: a write may leave a file
-// as it was. If the comparison fails, changed returns true.
-func (t *Tracker) changed(ctx context.Context, since snap.Mark) bool {
-	mark, err := t.Flush(ctx)
-	if err != nil {
-		return true
+// changed reports whether the files differ between two marks: a write may leave a file as it was. Without the mark until, it is their present state
+// that counts. If the comparison fails, changed returns true.
+func (t *Tracker) changed(ctx context.Context, since, until snap.Mark) bool {
+	if until == "" {
+		var err error
+		if until, err = t.Flush(ctx); err != nil {
+			return true
+		}
 	}
-	writes, err := t.j.Writes(ctx, since, mark)
+	writes, err := t.j.Writes(ctx, since, until)
 	return err != nil || len(writes) > 0
 }
 

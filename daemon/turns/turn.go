@@ -1,6 +1,7 @@
 package turns
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -22,7 +23,7 @@ import (
 type openTurn struct {
 	Rec      store.Turn
 	ref      *string          // the git commit at the turn's start
-	dbs      []store.Snapshot // the databases at the turn's start, until a checkpoint refers to them
+	dbs      []store.Snapshot // the databases at the turn's start, until a checkpoint refers to them; whoever changes it has the app
 	before   []store.Snapshot // the same, until the turn ends
 	took     time.Duration    // how long they took to capture
 	lacks    []string         // warnings about these snapshots
@@ -79,38 +80,39 @@ func (t *Tracker) putInferred(ctx context.Context, o *openTurn) (began bool, err
 	return true, nil
 }
 
-// endBefore ends, at the mark, the turns that must be over when the conversation begins a new one:
-// its own last turn, and an inferred turn.
-func (t *Tracker) endBefore(ctx context.Context, conversation string, mark snap.Mark) {
-	at := func(ctx context.Context, o *openTurn) (store.Turn, error) { return t.endAt(ctx, o, mark) }
-	t.endWhere(ctx, at, func(o *openTurn) bool {
-		return o.Rec.Inferred || conversation != "" && o.Rec.ConversationID == conversation
-	})
+// endBefore notes that the turns end at the mark that must be over when the conversation begins a new one: its own last turn, and an inferred turn.
+// It returns their ids. The loop ends them: an agent does not wait until their databases are captured. Tracker.mu is locked.
+func (t *Tracker) endBefore(conversation string, mark snap.Mark) (ids []ipc.TurnID) {
+	for id, o := range t.open {
+		if o.Rec.Inferred || conversation != "" && o.Rec.ConversationID == conversation {
+			o.Rec.Ending, o.Rec.End = true, cmp.Or(o.Rec.End, mark)
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+// endOlder ends the turns that are known to be over and began before o. Undo follows the order in which checkpoints were made, so theirs come before
+// the one of o.
+func (t *Tracker) endOlder(ctx context.Context, o *openTurn) {
+	t.endWhere(ctx, func(p *openTurn) bool { return p.Rec.Ending && p.Rec.Seq < o.Rec.Seq })
 }
 
 // endQuiet ends the inferred turn after the quiet time. It returns false if that failed.
 func (t *Tracker) endQuiet(ctx context.Context) bool {
-	return t.endWhere(ctx, t.end, func(o *openTurn) bool { return o.Rec.Inferred })
+	return t.endWhere(ctx, func(o *openTurn) bool { return o.Rec.Inferred })
 }
 
-// endAnnounced ends the turns whose end was announced and could not be recorded then. It returns false if one did not end.
+// endAnnounced ends the turns that are known to be over. It returns false if one did not end.
 func (t *Tracker) endAnnounced(ctx context.Context) bool {
-	return t.endWhere(ctx, t.end, func(o *openTurn) bool { return o.Rec.Ending })
+	return t.endWhere(ctx, func(o *openTurn) bool { return o.Rec.Ending })
 }
 
-// endWhere ends, with end, the open turns for which over returns true. It returns false if one did not end.
-func (t *Tracker) endWhere(ctx context.Context, end func(context.Context, *openTurn) (store.Turn, error), over func(*openTurn) bool) bool {
-	t.mu.Lock()
-	var list []*openTurn
-	for _, o := range t.open {
-		if over(o) {
-			list = append(list, o)
-		}
-	}
-	t.mu.Unlock()
+// endWhere ends the open turns for which over returns true. It returns false if one did not end.
+func (t *Tracker) endWhere(ctx context.Context, over func(*openTurn) bool) bool {
 	all := true
-	for _, o := range list {
-		if _, err := end(ctx, o); err != nil && ctx.Err() == nil {
+	for _, o := range t.openWhere(over) {
+		if _, err := t.end(ctx, o); err != nil && ctx.Err() == nil {
 			t.note("end a turn", err)
 			all = false
 		}
@@ -219,19 +221,20 @@ func (t *Tracker) checkpoint(ctx context.Context, o *openTurn) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+	t.endOlder(ctx, o)
 	release, err := t.svc.apps.AcquireBrief(ctx, t.a, "checkpoint of turn "+string(o.Rec.ID))
 	if err != nil {
 		return err
 	}
 	defer release()
 	t.mu.Lock()
-	start, made := o.Rec.Start, o.Rec.CheckpointID != nil
+	start, over := o.Rec.Start, o.Rec.CheckpointID != nil || o.Rec.EndedAt != nil
 	t.mu.Unlock()
-	if made {
+	if over { // with a checkpoint, or without one because it changed nothing
 		return nil
 	}
 	if t.run.Err() != nil { // the next tracker makes it, and two checkpoints must not have the same snapshots
-		return errs.New(errs.Unavailable, "", "the app's files are no longer watched")
+		return unwatched("")
 	}
 	cp, err := t.captureAt(ctx, o, start)
 	if err != nil {
@@ -286,23 +289,32 @@ func (t *Tracker) captureAt(ctx context.Context, o *openTurn, start snap.Mark) (
 	return cp, nil
 }
 
-// end ends a turn. If the turn changed anything, end makes its checkpoint and sums the changes up.
+// bounds returns the marks between which a turn wrote that is over. Its end stays the same if it must be tried again.
+func (t *Tracker) bounds(ctx context.Context, o *openTurn) (start, end snap.Mark, err error) {
+	t.mu.Lock()
+	end = o.Rec.End
+	t.mu.Unlock()
+	if end == "" {
+		if end, err = t.Flush(ctx); err != nil {
+			return "", "", err
+		}
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	o.Rec.End = cmp.Or(o.Rec.End, end)
+	if o.Rec.Start == "" { // the journal was not current when the turn began, so its writes are unknown
+		o.Rec.Start = o.Rec.End
+	}
+	return o.Rec.Start, o.Rec.End, nil
+}
+
+// end ends a turn. If the turn changed anything, end makes its checkpoint and sums the changes up. If it fails, the turn stays open, so that its end
+// is tried again.
 func (t *Tracker) end(ctx context.Context, o *openTurn) (store.Turn, error) {
-	mark, err := t.Flush(ctx)
+	start, mark, err := t.bounds(ctx, o)
 	if err != nil {
 		return store.Turn{}, err
 	}
-	return t.endAt(ctx, o, mark)
-}
-
-// endAt ends a turn at a position to which the journal was just flushed.
-func (t *Tracker) endAt(ctx context.Context, o *openTurn, mark snap.Mark) (store.Turn, error) {
-	t.mu.Lock()
-	if o.Rec.Start == "" { // the journal was not current when the turn began, so its writes are unknown
-		o.Rec.Start = mark
-	}
-	start := o.Rec.Start
-	t.mu.Unlock()
 	writes, err := t.j.Writes(ctx, start, mark)
 	if err != nil {
 		return store.Turn{}, err
@@ -321,46 +333,47 @@ func (t *Tracker) endAt(ctx context.Context, o *openTurn, mark snap.Mark) (store
 		}
 	}
 	_ = t.rejoin(ctx)
-	t.mu.Lock()
+	return t.recordEnd(ctx, o, changes)
+}
+
+// recordEnd records that a turn ended, and drops the snapshots of its databases if no checkpoint has them. It has the app, so that no checkpoint of
+// the turn is made meanwhile.
+func (t *Tracker) recordEnd(ctx context.Context, o *openTurn, changes ipc.TurnChanges) (store.Turn, error) {
+	release, err := t.svc.apps.AcquireBrief(ctx, t.a, "end a turn")
+	if err != nil {
+		return store.Turn{}, err
+	}
+	defer release()
+	if t.run.Err() != nil { // the next tracker has the turn
+		return store.Turn{}, unwatched("")
+	}
 	now := t.svc.opt.Now().UTC()
-	o.Rec.End, o.Rec.EndedAt, o.Rec.Changes = mark, &now, changes
-	rec, unused := o.Rec, o.dbs
-	o.dbs = nil
-	delete(t.open, rec.ID)
-	t.last = time.Now()
+	t.mu.Lock()
+	rec := o.Rec
 	t.mu.Unlock()
+	if rec.EndedAt != nil { // somebody else ended it meanwhile
+		return rec, nil
+	}
+	rec.EndedAt, rec.Changes = &now, changes
 	err = t.svc.opt.Failpoint.At("record end of turn")
 	if err == nil {
 		err = t.svc.store.PutTurn(ctx, &rec)
 	}
-	if err != nil { // the turn stays open, so that its end is tried again
-		t.mu.Lock()
-		o.Rec.End, o.Rec.EndedAt, o.dbs = "", nil, unused
-		t.open[rec.ID] = o
-		t.mu.Unlock()
+	if err != nil {
 		return rec, err
 	}
+	t.mu.Lock()
+	o.Rec.EndedAt, o.Rec.Changes = rec.EndedAt, changes
+	unused := o.dbs
+	o.dbs = nil
+	delete(t.open, rec.ID)
+	t.last = time.Now()
+	t.mu.Unlock()
 	if err := t.svc.endCalls(ctx, rec); err != nil {
 		return rec, err
 	}
 	t.svc.events.Publish(t.a.Rec().ID, "turn", shownTurn(rec))
-	return rec, t.dropUnused(ctx, unused)
-}
-
-// dropUnused drops the database snapshots of a turn that changed nothing.
-func (t *Tracker) dropUnused(ctx context.Context, snaps []store.Snapshot) error {
-	if len(snaps) == 0 {
-		return nil
-	}
-	release, err := t.svc.apps.AcquireBrief(ctx, t.a, "end a turn")
-	if err != nil {
-		return err
-	}
-	defer release()
-	if t.run.Err() != nil { // the next tracker may have them
-		return nil
-	}
-	return t.svc.checkpoints.Drop(ctx, t.a, snaps)
+	return rec, t.svc.checkpoints.Drop(ctx, t.a, unused)
 }
 
 // sumUp returns the net effect of writes on paths: a path that was created and deleted again did
