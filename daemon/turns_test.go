@@ -611,9 +611,76 @@ func TestTurnEndsWhileFilesAreHeldUp(t *testing.T) {
 	held.Store(false)
 	awaitFollowing(t, d)
 	awaitEnd(t, d, "t")
+	awaitInferred(t, d, w, opt.QuietGap)
+}
+
+// TestSilentTurnEnds: an announced turn whose end nobody tells, as of an agent that was killed, ends after a long silence, also over a restart. It
+// ends where it was last heard of, so what a person wrote since is not its own, and it holds up nothing any more. So does one in the middle of a call.
+func TestSilentTurnEnds(t *testing.T) {
+	t.Parallel()
+	d, w := openAuto(t, time.Hour)
+	begin(t, d, "dead")
+	write(t, w.ws(), "file1", "the agent's")
+	_, err := d.EndCall(t.Context(), root, "shop", "dead", "first-dead")
+	check(t, err)
+	write(t, w.ws(), "file2", "a person's")
+	_, err = d.BeginCall(t.Context(), root, "shop", "dead", ipc.BeginCall{CallID: "own", Tool: "mcp__mulligan__list_checkpoints"}) // writes nothing
+	check(t, err)
+	_, err = d.EndCall(t.Context(), root, "shop", "dead", "own")
+	check(t, err)
+	_, err = d.BeginTurn(t.Context(), root, "shop", ipc.BeginTurn{TurnID: "cut", ConversationID: "another"})
+	check(t, err)
+	_, err = d.BeginCall(t.Context(), root, "shop", "cut", ipc.BeginCall{CallID: "open", Before: true, DeadlineMS: 10000})
+	check(t, err)
+	write(t, w.ws(), "file3", "another agent's")
+	w.close(t, d)
+	opt := w.options()
+	opt.User, opt.QuietGap, opt.Silence = true, 100*time.Millisecond, 100*time.Millisecond
+	d = w.openAs(t, opt)
+	defer func() { w.close(t, d) }()
+	var turns []ipc.Turn
+	waitFor(t, "the turns end", func() bool {
+		turns, err = d.Turns(t.Context(), root, "shop", "", 0)
+		return err == nil && turns[0].EndedAt != nil && turns[1].EndedAt != nil
+	})
+	if got := turns[0]; got.ID != "cut" || !slices.Equal(got.Changes.Paths, []string{"file3"}) || got.CheckpointID == nil {
+		t.Errorf("%+v", got)
+	}
+	if got := turns[1]; !slices.Equal(got.Changes.Paths, []string{"file1"}) || got.CheckpointID == nil || !strings.Contains(strings.Join(got.Warnings, "\n"), "nothing was heard of it") ||
+		!got.EndedAt.Equal(*got.Calls[1].EndedAt) {
+		t.Errorf("%+v", got)
+	}
+	_, err = d.BeginCall(t.Context(), root, "shop", "dead", ipc.BeginCall{CallID: "late"})
+	refused(t, errs.NotFound, err)
+	_, err = d.Rollback(t.Context(), root, "shop", ipc.Undo, ipc.RollbackRequest{Turns: 2}, nil)
+	if refused(t, errs.Conflict, err); err == nil || !strings.Contains(err.Error(), "file2") {
+		t.Errorf("an undo that would take a person's file along: %v", err)
+	}
+	awaitInferred(t, d, w, opt.QuietGap)
+	w.close(t, d)
+	d = w.openWith(t, time.Hour)
+	keep := ipc.DefaultRetention()
+	keep.KeepTurns, keep.KeepLast, keep.DailyDays = 1, 1, 0
+	_, err = d.SetApp(t.Context(), root, "shop", ipc.AppChange{Retention: &keep})
+	check(t, err)
+	awaitFollowing(t, d)
+	begin(t, d, "next")
+	write(t, w.ws(), "file1", "again")
+	end(t, d, "next")
+	_, err = d.Prune(t.Context(), root, "shop", false)
+	check(t, err)
+	turns, err = d.Turns(t.Context(), root, "shop", "", 0)
+	if check(t, err); slices.ContainsFunc(turns, func(turn ipc.Turn) bool { return turn.ID == "dead" }) {
+		t.Error("the turn is remembered, and the journal kept since it began")
+	}
+}
+
+// awaitInferred writes until the daemon begins a turn for it.
+func awaitInferred(t *testing.T, d *daemon.Daemon, w world, gap time.Duration) {
+	t.Helper()
 	var wrote time.Time
 	waitFor(t, "a later write is a turn of its own", func() bool {
-		if time.Since(wrote) > 3*opt.QuietGap { // what is written sooner after the turn, or after another write, is of no turn
+		if time.Since(wrote) > 3*gap { // what is written sooner after the turn, or after another write, is of no turn
 			wrote = time.Now()
 			w.setFiles(t, wrote.String())
 		}

@@ -22,6 +22,7 @@ type Options struct {
 	MaxBytes    int64
 	Steady      time.Duration // how long a unit without a health check is watched after a rollback; default 1 s
 	QuietGap    time.Duration // after which a write begins a turn that nobody announced; default 60 s
+	Silence     time.Duration // after which an announced turn ends whose end nobody told; default defaultSilence
 	AgentWait   time.Duration // how long an agent waits at most until its turn's begin is exact; default 250 ms
 	NoTitles    bool          // no app keeps the first words of prompts
 	RehearseMax int64         // bytes; larger databases are not rehearsed: 0 is none
@@ -47,6 +48,9 @@ type Options struct {
 // mostNotes is a quarter of the inotify instances that the kernel lets one user have by default: systemd and containers need some too.
 const mostNotes = 32
 
+// defaultSilence is longer than a person is away while an agent waits for an answer, and than a command runs that writes nothing.
+const defaultSilence = 8 * time.Hour
+
 // SetDefaults sets the options that are zero to their defaults.
 func (o *Options) SetDefaults() {
 	if o.StopTimeout == 0 {
@@ -57,6 +61,9 @@ func (o *Options) SetDefaults() {
 	}
 	if o.QuietGap == 0 {
 		o.QuietGap = 60 * time.Second
+	}
+	if o.Silence == 0 {
+		o.Silence = defaultSilence
 	}
 	if o.AgentWait == 0 {
 		o.AgentWait = 250 * time.Millisecond

@@ -79,7 +79,7 @@ func (t *Tracker) begin(ctx context.Context, o *openTurn) (store.Turn, error) {
 	}
 	rec := o.Rec
 	t.mu.Lock()
-	over := t.endBefore(rec.ConversationID, mark)
+	over := t.endBefore(rec)
 	t.open[o.Rec.ID] = o
 	t.last = time.Now()
 	t.mu.Unlock()
@@ -222,6 +222,9 @@ func (svc *Service) BeginCall(ctx context.Context, who ipc.Caller, ref string, t
 	}
 	if max(len(req.CallID), len(req.Tool)) > MaxName {
 		return ipc.Call{}, errs.New(errs.Invalid, op, "an id is longer than %d bytes", MaxName)
+	}
+	if rec.EndedAt != nil {
+		return ipc.Call{}, errs.New(errs.NotFound, op, "turn %.64q is over", string(turn)).WithHint("begin another turn: this one ended, or nothing was heard of it for long")
 	}
 	if req.CallID == "" {
 		req.CallID = ipc.CallID(records.NewID("call-"))

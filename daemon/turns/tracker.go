@@ -195,13 +195,14 @@ const (
 	retryMost  = time.Minute
 )
 
-// loop makes checkpoints when writes arrive, and ends inferred turns after the quiet time. What failed is tried again.
+// loop makes checkpoints when writes arrive, and ends turns that are over. What failed is tried again.
 func (t *Tracker) loop(ctx context.Context) {
 	gap := t.svc.opt.QuietGap
-	quiet, again := time.NewTimer(gap), time.NewTimer(retryMost)
+	quiet, again, silent := time.NewTimer(gap), time.NewTimer(retryMost), time.NewTimer(0)
 	again.Stop()
 	defer quiet.Stop()
 	defer again.Stop()
+	defer silent.Stop()
 	pause := retryFirst
 	handle := func() {
 		defer quiet.Reset(gap)
@@ -224,6 +225,9 @@ func (t *Tracker) loop(ctx context.Context) {
 			if !t.endQuiet(ctx) {
 				quiet.Reset(min(gap, retryMost))
 			}
+		case <-silent.C:
+			t.noteSilent(ctx)
+			silent.Reset(t.svc.opt.Silence / 16)
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -31,6 +32,7 @@ type openTurn struct {
 	began    time.Time        // when the turn's position in the journal was taken
 	captured time.Time        // when the last of dbs was captured
 	wrote    time.Time        // when the turn's first write to files was seen; zero: none was
+	over     time.Time        // when the turn ended, if its end is recorded later than that
 	// running and healthy are the app's state at the turn's start; nil if unknown.
 	running, healthy *bool
 	late             bool // a call began before dbs was set
@@ -80,12 +82,12 @@ func (t *Tracker) putInferred(ctx context.Context, o *openTurn) (began bool, err
 	return true, nil
 }
 
-// endBefore notes that the turns end at the mark that must be over when the conversation begins a new one: its own last turn, and an inferred turn.
+// endBefore notes that the turns end where the next one begins that must be over then: the last turn of its conversation, and an inferred turn.
 // It returns their ids. The loop ends them: an agent does not wait until their databases are captured. Tracker.mu is locked.
-func (t *Tracker) endBefore(conversation string, mark snap.Mark) (ids []ipc.TurnID) {
+func (t *Tracker) endBefore(next store.Turn) (ids []ipc.TurnID) {
 	for id, o := range t.open {
-		if o.Rec.Inferred || conversation != "" && o.Rec.ConversationID == conversation {
-			o.Rec.Ending, o.Rec.End = true, cmp.Or(o.Rec.End, mark)
+		if o.Rec.Inferred || next.ConversationID != "" && o.Rec.ConversationID == next.ConversationID {
+			o.Rec.Ending, o.Rec.End, o.over = true, cmp.Or(o.Rec.End, next.Start), cmp.Or(o.over, next.StartedAt)
 			ids = append(ids, id)
 		}
 	}
@@ -106,6 +108,75 @@ func (t *Tracker) endQuiet(ctx context.Context) bool {
 // endAnnounced ends the turns that are known to be over. It returns false if one did not end.
 func (t *Tracker) endAnnounced(ctx context.Context) bool {
 	return t.endWhere(ctx, func(o *openTurn) bool { return o.Rec.Ending })
+}
+
+// noteSilent notes that announced turns are over of which nothing was heard for long: the agent was killed, or its terminal closed, and nobody will
+// tell their end. They ended when they were last heard of: what others wrote since is not theirs.
+func (t *Tracker) noteSilent(ctx context.Context) {
+	now, silence := t.svc.opt.Now(), t.svc.opt.Silence
+	for _, o := range t.openWhere(func(o *openTurn) bool { return !o.Rec.Inferred && !o.Rec.Ending && now.Sub(o.Rec.StartedAt) >= silence }) {
+		at, mark, err := t.lastHeard(ctx, o)
+		if err != nil {
+			if ctx.Err() == nil {
+				t.note("see whether a turn is over", err)
+			}
+			continue
+		}
+		if now.Sub(at) < silence {
+			continue
+		}
+		t.mu.Lock()
+		o.Rec.Ending, o.Rec.End, o.over = true, cmp.Or(o.Rec.End, mark), at.UTC()
+		o.Rec.Warnings = append(o.Rec.Warnings, "nobody told the end of the turn: it ended because nothing was heard of it for long")
+		t.mu.Unlock()
+		t.poke()
+	}
+}
+
+// lastHeard returns when and where in the journal an open turn was last heard of: at its begin, or at the begin or the end of a call. While a call
+// may still run, and in a turn that tells no calls, a write counts too, whoever made it.
+func (t *Tracker) lastHeard(ctx context.Context, o *openTurn) (at time.Time, mark snap.Mark, err error) {
+	calls, err := t.svc.store.Calls(ctx, o.Rec.Seq)
+	if err != nil {
+		return at, mark, err
+	}
+	at = o.Rec.StartedAt
+	works := !slices.ContainsFunc(calls, func(c store.Call) bool { return !own(c) })
+	var ended time.Time
+	for _, c := range calls {
+		at = later(at, c.StartedAt)
+		if c.EndedAt != nil {
+			at = later(at, *c.EndedAt)
+		}
+		switch {
+		case own(c):
+		case c.EndedAt == nil:
+			works = true
+		case !c.EndedAt.Before(ended):
+			ended, mark = *c.EndedAt, c.End
+		}
+	}
+	if !works {
+		return at, mark, nil
+	}
+	if mark, err = t.Flush(ctx); err != nil {
+		return at, mark, err
+	}
+	t.mu.Lock()
+	start := o.Rec.Start
+	t.mu.Unlock()
+	writes, err := t.j.Writes(ctx, start, mark)
+	if n := len(writes); n > 0 {
+		at = later(at, writes[n-1].Seen)
+	}
+	return at, mark, err
+}
+
+func later(x, y time.Time) time.Time {
+	if y.After(x) {
+		return y
+	}
+	return x
 }
 
 // endWhere ends the open turns for which over returns true. It returns false if one did not end.
@@ -275,8 +346,8 @@ func (t *Tracker) captureAt(ctx context.Context, o *openTurn, start snap.Mark) (
 	t.mu.Lock()
 	cp.Running, cp.Healthy = o.running, o.healthy
 	apart := o.apart()
-	t.mu.Unlock()
 	cp.Warnings = append(append([]string{}, o.Rec.Warnings...), o.lacks...)
+	t.mu.Unlock()
 	if apart != "" {
 		cp.Warnings = append(cp.Warnings, apart)
 	}
@@ -347,14 +418,13 @@ func (t *Tracker) recordEnd(ctx context.Context, o *openTurn, changes ipc.TurnCh
 	if t.run.Err() != nil { // the next tracker has the turn
 		return store.Turn{}, unwatched("")
 	}
-	now := t.svc.opt.Now().UTC()
 	t.mu.Lock()
-	rec := o.Rec
+	rec, ended := o.Rec, cmp.Or(o.over, t.svc.opt.Now().UTC())
 	t.mu.Unlock()
 	if rec.EndedAt != nil { // somebody else ended it meanwhile
 		return rec, nil
 	}
-	rec.EndedAt, rec.Changes = &now, changes
+	rec.EndedAt, rec.Changes = &ended, changes
 	err = t.svc.opt.Failpoint.At("record end of turn")
 	if err == nil {
 		err = t.svc.store.PutTurn(ctx, &rec)
