@@ -5,8 +5,11 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"mulligan/daemon"
 	"mulligan/errs"
@@ -210,6 +213,52 @@ func TestUndoSparesOthers(t *testing.T) {
 	undoing(t, d, w, ipc.Redo, ipc.RollbackRequest{}, "two")
 	if got := read(t, w.ws(), "mine"); got != "a person's" {
 		t.Errorf("mine says %q", got)
+	}
+}
+
+// TestUndoThatDiscardsOnAFullDisk: a turn that was undone writes again until the disk is full, so that this cannot be recorded. An undo that first makes
+// room takes back that turn and no other, and deletes only what that turn made.
+func TestUndoThatDiscardsOnAFullDisk(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"ballast", "none"} { // whether there is room for records before something is deleted
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, nil)
+			var full atomic.Bool
+			var failed atomic.Int32
+			d := w.failing(t, func(step string) error {
+				if step != "write records" || !full.Load() || !calledBy("checkpoint.(*Service).Rejoin") || name == "ballast" && !calledBy("turns.(*Tracker).loop") {
+					return nil
+				}
+				if _, err := os.Stat(filepath.Join(w.ws(), "made")); err != nil {
+					return nil
+				}
+				failed.Add(1)
+				return unix.ENOSPC
+			})
+			defer w.close(t, d)
+			on := true
+			_, err := d.SetApp(t.Context(), root, "shop", ipc.AppChange{Run: &[]string{}, Auto: &on})
+			check(t, err)
+			awaitFollowing(t, d)
+			c := &talk{t: t, d: d, w: w, name: "c"}
+			c.say("m1")
+			c.call("call-1", "echo one >file1 && echo one >first")
+			c.say("m2")
+			c.call("call-2", "echo two >file2")
+			goBack(t, d, ipc.Undo, ipc.RollbackRequest{})
+			full.Store(true)
+			c.call("call-3", "echo again >file2 && echo again >made")
+			waitFor(t, "the disk is full", func() bool { return failed.Load() > 0 })
+			if name == "ballast" {
+				_, err := d.Rollback(t.Context(), root, "shop", ipc.Undo, ipc.RollbackRequest{Discard: []string{"first"}}, nil)
+				refused(t, errs.NotFound, err)
+			}
+			goBack(t, d, ipc.Undo, ipc.RollbackRequest{Discard: []string{"made"}})
+			if one, two := read(t, w.ws(), "file1"), read(t, w.ws(), "file2"); one != "one\n" || two != "zero" {
+				t.Errorf("the files say %q and %q", one, two)
+			}
+		})
 	}
 }
 

@@ -113,6 +113,7 @@ func (d *Service) discard(ctx context.Context, who ipc.Caller, a *app.App, id ip
 	if len(req.Discard) == 0 || req.DryRun {
 		return nil, nil
 	}
+	turns.TrackerOf(a).CatchUp(ctx) // which files were made since depends on what there is to undo
 	release, err := d.apps.Acquire(ctx, a, "discard", who)
 	if err != nil {
 		return nil, err

@@ -142,9 +142,12 @@ func (t *Tracker) Mute(ctx context.Context) (unmute func(context.Context)) {
 	if err != nil {
 		t.note("note what mulligan itself writes", err)
 	}
-	owing := t.WithoutCheckpoint(short) // turns whose checkpoint failed, for example on a full disk
+	owing, back := t.WithoutCheckpoint(short), t.wroteAgain(short) // turns of which something could not be recorded, for example on a full disk
 	t.mu.Lock()
 	t.muted++
+	for _, o := range back {
+		o.back = true
+	}
 	t.mu.Unlock()
 	return func(ctx context.Context) {
 		if t.starting() { // the first reading of the files may never end, and while the tracker is muted, writes belong to no turn
@@ -169,7 +172,7 @@ func (t *Tracker) Mute(ctx context.Context) (unmute func(context.Context)) {
 			if o.Rec.CheckpointID == nil && o.Rec.End == "" && mark != "" && !slices.Contains(owing, o) {
 				o.Rec.Start = mark
 			}
-			if o.undone {
+			if o.undone && !o.back {
 				o.since = mark
 			}
 		}
@@ -288,20 +291,14 @@ func (t *Tracker) NoteUndone(ctx context.Context) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, o := range t.open {
-		o.undone = !o.Rec.Inferred && o.Rec.CheckpointID != nil && !l.Holds(*o.Rec.CheckpointID)
+		o.undone, o.back = !o.Rec.Inferred && o.Rec.CheckpointID != nil && !l.Holds(*o.Rec.CheckpointID), false
 	}
 }
 
 // rejoin records the open turns that were undone and wrote again, so that they can be undone
 // again. It has noted the error that it returns.
 func (t *Tracker) rejoin(ctx context.Context) (failed error) {
-	for _, o := range t.openWhere(func(o *openTurn) bool { return o.undone }) {
-		t.mu.Lock()
-		since, until := o.since, o.Rec.End
-		t.mu.Unlock()
-		if !t.changed(ctx, since, until) {
-			continue
-		}
+	for _, o := range t.wroteAgain(ctx) {
 		release, err := t.svc.apps.AcquireBrief(ctx, t.a, "note that a turn goes on")
 		if err == nil {
 			err = t.svc.checkpoints.Rejoin(ctx, t.a, *o.Rec.CheckpointID)
@@ -317,6 +314,17 @@ func (t *Tracker) rejoin(ctx context.Context) (failed error) {
 		t.mu.Unlock()
 	}
 	return failed
+}
+
+// wroteAgain returns the open turns that were undone and wrote again, oldest first.
+func (t *Tracker) wroteAgain(ctx context.Context) []*openTurn {
+	list := t.openWhere(func(o *openTurn) bool { return o.undone })
+	return slices.DeleteFunc(list, func(o *openTurn) bool {
+		t.mu.Lock()
+		since, until := o.since, o.Rec.End
+		t.mu.Unlock()
+		return !t.changed(ctx, since, until)
+	})
 }
 
 // CatchUp makes the checkpoints that open turns lack: the tracker may not have handled the newest

@@ -36,9 +36,10 @@ type openTurn struct {
 	// running and healthy are the app's state at the turn's start; nil if unknown.
 	running, healthy *bool
 	late             bool // a call began before dbs was set
-	// undone: a rollback undid the turn, and it has written nothing since.
+	// undone: a rollback undid the turn, and it is not recorded that it has written something since.
 	undone bool
 	since  snap.Mark // the journal's position at that rollback
+	back   bool      // it has written something, which could not be recorded yet
 }
 
 // infer begins a turn that no agent announced, at the position before the batch.
