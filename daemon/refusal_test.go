@@ -448,6 +448,55 @@ func TestDiscardIsRefusedWhole(t *testing.T) {
 	}
 }
 
+// TestDiscardSparesOthers: nothing is deleted for good that another session's turn wrote, and nothing for an undo that is then refused.
+func TestDiscardSparesOthers(t *testing.T) {
+	t.Parallel()
+	d, w := openAuto(t, time.Hour)
+	a, b := &talk{t: t, d: d, w: w, name: "a"}, &talk{t: t, d: d, w: w, name: "b"}
+	b.say("m")
+	b.call("b1", "echo 1 >of-b")
+	a.say("m")
+	a.call("a1", "mkdir src && echo 1 >src/core-a && echo 1 >of-a")
+	b.call("b2", "echo 2 >src/core-b")
+	discards := func(path string, req ipc.RollbackRequest) error {
+		req.Discard = []string{path}
+		_, err := d.Rollback(t.Context(), root, "shop", ipc.Undo, req, nil)
+		return err
+	}
+	left := func(names ...string) {
+		t.Helper()
+		for _, name := range names {
+			if w.says(t, name) == "" {
+				t.Errorf("%s was deleted", name)
+			}
+		}
+	}
+	err := discards("src", ipc.RollbackRequest{})
+	if refused(t, errs.Conflict, err); err == nil || !strings.Contains(err.Error(), "delete for good") || !strings.Contains(err.Error(), "core-b") {
+		t.Errorf("an undo that would delete another session's file: %v", err)
+	}
+	left("src/core-a", "src/core-b", "of-a")
+	err = discards("src/core-a", ipc.RollbackRequest{})
+	if refused(t, errs.Conflict, err); err == nil || !strings.Contains(err.Error(), "also undo") {
+		t.Errorf("an undo that would take another session's file along: %v", err)
+	}
+	left("src/core-a", "src/core-b", "of-a")
+	b.shell("rm src/core-b") // in its open turn
+	write(t, w.ws(), "mine", "a person's")
+	end(t, d, b.turn)
+	end(t, d, a.turn)
+	write(t, w.ws(), "later", "a person's")
+	err = discards("src/core-a", ipc.RollbackRequest{Force: true})
+	if refused(t, errs.Conflict, err); err == nil || !strings.Contains(err.Error(), "without an agent") {
+		t.Errorf("an undo that would take a person's file along: %v", err)
+	}
+	left("src/core-a", "later", "of-a")
+	check(t, discards("src", ipc.RollbackRequest{Force: true, IncludeOthers: true}))
+	if w.says(t, "src/core-a")+w.says(t, "of-a") != "" || w.says(t, "of-b") != "1" {
+		t.Error("it is not as before the turn")
+	}
+}
+
 // TestDiscardLeavesWhatIsNotOfTheFiles: what no checkpoint's files have, because it is a database's or excluded, was not made since,
 // and stays where a request names it to be deleted for good. The database is written to while that is asked.
 func TestDiscardLeavesWhatIsNotOfTheFiles(t *testing.T) {

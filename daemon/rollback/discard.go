@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"path"
 	"path/filepath"
 	"slices"
@@ -135,6 +136,7 @@ func (d *Service) discard(ctx context.Context, who ipc.Caller, a *app.App, id ip
 	}
 	defer root.Close()
 	doomed := map[string][]madeFile{}
+	gone = map[string]bool{}
 	for _, p := range req.Discard { // all of them, before the first is deleted
 		if !filepath.IsLocal(p) {
 			return nil, errs.New(errs.Invalid, "", "%q is not a path in the workspace", p).WithHint("name a path below it")
@@ -148,6 +150,12 @@ func (d *Service) discard(ctx context.Context, who ipc.Caller, a *app.App, id ip
 				WithHint("leave out --discard, or name what is to be deleted for good")
 		}
 		doomed[p] = list
+		for _, f := range list {
+			gone[f.path] = true
+		}
+	}
+	if err := r.admitDiscard(ctx, req, gone); err != nil {
+		return nil, err
 	}
 	if !r.hints.onStateDisk() { // where the state's own disk is full, they would be deleted in vain
 		if err := d.store.HasFree(ctx, records.Reserve); err != nil {
@@ -158,7 +166,6 @@ func (d *Service) discard(ctx context.Context, who ipc.Caller, a *app.App, id ip
 	// this rollback goes by their paths.
 	unmute := turns.TrackerOf(a).Mute(ctx)
 	defer unmute(ctx)
-	gone = map[string]bool{}
 	for _, p := range req.Discard {
 		var err error
 		for _, f := range doomed[p] {
@@ -169,7 +176,6 @@ func (d *Service) discard(ctx context.Context, who ipc.Caller, a *app.App, id ip
 			if err != nil {
 				break
 			}
-			gone[f.path] = true
 		}
 		d.events.WriteAudit(ctx, a.Rec(), who, "discard", string(aimed), fmt.Sprintf("%.512q was deleted for good, to make room", p), err, nil)
 		if err != nil {
@@ -177,6 +183,27 @@ func (d *Service) discard(ctx context.Context, who ipc.Caller, a *app.App, id ip
 		}
 	}
 	return gone, nil
+}
+
+// admitDiscard refuses to delete what another session wrote, and to delete anything for a rollback that would then be refused because of what others
+// wrote: what is deleted for good cannot be had back.
+func (r *rollback) admitDiscard(ctx context.Context, req ipc.RollbackRequest, doomed map[string]bool) error {
+	o := r.others()
+	o.req = req
+	files := *o
+	files.hasFiles, files.paths = true, slices.Sorted(maps.Keys(doomed))
+	if what := files.sessionsTurns(ctx); what != "" {
+		return errs.New(errs.Conflict, "", "it would delete for good what another session wrote: %s", what).
+			WithHint("name with --discard only what your own session wrote, or add --force")
+	}
+	if r.requireTurnCheckpoint(ctx) != nil { // once there is room for that checkpoint, the undo takes back less
+		return nil
+	}
+	o.discarded = doomed
+	if err := o.spareSessions(ctx); err != nil {
+		return err
+	}
+	return o.spareUnannounced(ctx)
 }
 
 // mostDiscarded bounds how many files are named to be deleted.

@@ -38,19 +38,9 @@ type others struct {
 // spareSessions refuses a rollback that would undo what another session's turn wrote at the same time
 // as the session that the rollback is about, unless the rollback is forced. A dry run warns instead.
 func (o *others) spareSessions(ctx context.Context) error {
-	if o.tracker == nil || o.req.Force || !o.hasFiles {
+	what := o.sessionsTurns(ctx)
+	if what == "" {
 		return nil
-	}
-	found, err := o.alongside(ctx)
-	if err != nil { // no reason to refuse the rollback
-		o.warnings.add("mulligan could not find out whether this also undoes another session's work: %v", err)
-	}
-	if len(found) == 0 {
-		return nil
-	}
-	what := found[0].words()
-	if n := len(found) - 1; n > 0 {
-		what += fmt.Sprintf(", and %d more", n)
 	}
 	if o.req.DryRun {
 		o.warnings.add("it would also undo %s", what)
@@ -58,6 +48,25 @@ func (o *others) spareSessions(ctx context.Context) error {
 	}
 	return errs.New(errs.Conflict, "", "it would also undo %s", what).
 		WithHint("`mulligan revert --conversation ID` undoes the writes of one session only; `mulligan rollback %s --force` undoes the others' too", o.target.ID)
+}
+
+// sessionsTurns names the other sessions' turns that wrote at the same time what the rollback would undo; "" if there are none, or if it is forced.
+func (o *others) sessionsTurns(ctx context.Context) string {
+	if o.tracker == nil || o.req.Force || !o.hasFiles {
+		return ""
+	}
+	found, err := o.alongside(ctx)
+	if err != nil { // no reason to refuse the rollback
+		o.warnings.add("mulligan could not find out whether this also undoes another session's work: %v", err)
+	}
+	if len(found) == 0 {
+		return ""
+	}
+	what := found[0].words()
+	if n := len(found) - 1; n > 0 {
+		what += fmt.Sprintf(", and %d more", n)
+	}
+	return what
 }
 
 // neighbour is another session's turn, and the paths that it wrote to.
@@ -190,15 +199,15 @@ func writersOf(l *turns.Attribution, own string, since func(turns.WriteID) bool)
 	return slices.SortedFunc(maps.Values(found), func(a, b *neighbour) int { return int(b.turn.Seq - a.turn.Seq) })
 }
 
-// undone returns a function that reports whether the rollback would undo a write: it is in scope, and
-// was made since the target.
+// undone returns a function that reports whether the rollback would undo a write: it is in scope, was made since the target, and is not of a
+// file that was deleted for good.
 func (o *others) undone(ctx context.Context, now snap.Mark) (func(turns.WriteID) bool, error) {
 	late := map[turns.WriteID]bool{}
 	writes, err := o.lateWrites(ctx, now)
 	for _, w := range writes {
 		late[turns.WriteID{Path: w.Path, At: w.At}] = true
 	}
-	return func(p turns.WriteID) bool { return late[p] && inScope(o.paths, p.Path) }, err
+	return func(p turns.WriteID) bool { return late[p] && inScope(o.paths, p.Path) && !o.discarded[p.Path] }, err
 }
 
 // lateWrites lists the writes since the target, by the target's mark if the journal still has it.
@@ -279,8 +288,7 @@ func (o *others) unannounced(ctx context.Context) ([]string, error) {
 	}
 	var ranges []*turns.WriteRange
 	for _, turn := range all {
-		end := turn.EndBy(now)
-		if !turn.Inferred && turn.Start != "" && end != "" {
+		if end := turn.EndBy(now); !turn.Inferred && turn.Start != "" && end != "" {
 			ranges = append(ranges, &turns.WriteRange{Turn: turn, From: turn.Start, To: end})
 		}
 	}
