@@ -129,7 +129,7 @@ func (svc *Service) marks(ctx context.Context, a *app.App, cp *store.Checkpoint)
 	}
 	if cp.TurnID == nil { // a checkpoint within a turn starts no act: undo takes back the whole turn
 		open, err := svc.store.OpenTurns(ctx, a.Rec().ID)
-		if err != nil || slices.ContainsFunc(open, func(t store.Turn) bool { return !t.Inferred }) {
+		if err != nil || slices.ContainsFunc(open, func(t store.Turn) bool { return !t.Inferred && !t.Ending }) {
 			return err
 		}
 	}

@@ -113,7 +113,7 @@ func (r *rollback) turnThatBegins(ctx context.Context) (ipc.TurnID, error) {
 		return "", err
 	}
 	for _, t := range slices.Backward(open) {
-		if t.Inferred || t.CheckpointID != nil {
+		if t.Inferred || t.Ending || t.CheckpointID != nil {
 			continue
 		}
 		calls, err := r.d.store.Calls(ctx, t.Seq)

@@ -84,7 +84,7 @@ func (t *Tracker) begin(ctx context.Context, o *openTurn) (store.Turn, error) {
 	t.last = time.Now()
 	t.mu.Unlock()
 	for _, id := range over {
-		if err := t.svc.store.NoteEnding(t.run, rec.AppID, id, mark); err != nil {
+		if err := t.svc.store.NoteEnding(context.WithoutCancel(ctx), rec.AppID, id, mark); err != nil {
 			t.note("note the end of a turn", err)
 		}
 	}
