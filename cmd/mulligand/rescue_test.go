@@ -268,10 +268,14 @@ func (d *daemonProcess) smallDisk(megabytes int) {
 
 // TestRescueOnFullDisk has an agent fill the disk, in one way a run.
 func TestRescueOnFullDisk(t *testing.T) {
-	ways := []struct{ name, fill string }{
-		{"in the workspace", `dd if=/dev/urandom of=src/core bs=1M 2>/dev/null || :`},
-		{"in many files of the workspace", `for i in $(seq 2000); do head -c 100000 /dev/urandom >src/core$i || break; done 2>/dev/null`},
-		{"elsewhere", `dd if=/dev/urandom of=../log bs=1M 2>/dev/null || :`},
+	ways := []struct {
+		name, fill string
+		stopped    bool // it is full before the daemon starts
+	}{
+		{"in the workspace", `dd if=/dev/urandom of=src/core bs=1M 2>/dev/null || :`, false},
+		{"in many files of the workspace", `for i in $(seq 2000); do head -c 100000 /dev/urandom >src/core$i || break; done 2>/dev/null`, false},
+		{"elsewhere", `dd if=/dev/urandom of=../log bs=1M 2>/dev/null || :`, false},
+		{"elsewhere, before mulligand starts", `cat /dev/zero 2>/dev/null >../log || :`, true},
 	}
 	for _, i := range testkit.Sample(t, "ways to fill it", len(ways), 1) {
 		c := ways[i]
@@ -285,9 +289,20 @@ func TestRescueOnFullDisk(t *testing.T) {
 			before := v.note()
 			v.turn("badly", func() {
 				v.badCode()
-				v.shell(c.fill)
+				if !c.stopped {
+					v.shell(c.fill)
+				}
 				v.killApp()
 			})
+			if c.stopped {
+				eventually(t, "the ballast is there", func() bool {
+					info, err := os.Stat(filepath.Join(d.dir, "state", "ballast"))
+					return err == nil && info.Size() > 0
+				})
+				d.stop()
+				v.shell(c.fill)
+				d.start()
+			}
 			v.rescue("undo")
 			v.is("undone", before)
 			v.sound()

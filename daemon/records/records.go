@@ -237,6 +237,8 @@ func (r *Records) endDescribed(list []store.Disposal) error {
 // Open opens the content stores and mulligan.db. It makes mulligan.db anew if the file is damaged or if the caller asks for it,
 // and makes it agree with the descriptions.
 func Open(ctx context.Context, opt *settings.Options, anew bool) (*Records, error) {
+	r := &Records{opt: opt, collect: make(chan struct{}, 1)}
+	r.giveBallast(Reserve, Reserve) // SQLite must be able to make its files; the next rollback may need the rest of the ballast
 	contents, err := openContents(opt)
 	if err != nil {
 		return nil, err
@@ -246,7 +248,7 @@ func Open(ctx context.Context, opt *settings.Options, anew bool) (*Records, erro
 	if err != nil {
 		return nil, errs.Also(err, contents.close())
 	}
-	r := &Records{Store: db, Contents: contents, opt: opt, collect: make(chan struct{}, 1)}
+	r.Store, r.Contents = db, contents
 	r.noteRepair()
 	if err := r.reconcile(ctx); err != nil {
 		return nil, errs.Also(err, r.Close())

@@ -13,8 +13,8 @@ import (
 	"mulligan/snap/cas"
 )
 
-// ballastFile is a file in the state folder that reserves space on its disk. If a rollback finds the disk full, it uses this
-// space for its records and its safety checkpoint.
+// ballastFile is a file in the state folder that reserves space on its disk. If the daemon finds the disk full when it starts, it opens
+// its records in a part of this space. A rollback uses all of it, for its records and its safety checkpoint.
 const ballastFile = "ballast"
 
 // ballastMost bounds the ballast, in bytes. It is at most a 16th of the disk.
@@ -39,12 +39,20 @@ func (r *Records) fillBallast() {
 	_ = unix.Fallocate(int(f.Fd()), 0, 0, size) // a filesystem without this call reserves no space
 }
 
-// GiveBallast frees the space of the ballast if the disk has no other space left.
-func (r *Records) GiveBallast() {
-	if free, err := r.free(); err != nil || free >= 2*Reserve {
+// GiveBallast frees the space of the ballast for a rollback if the disk has little other space left.
+func (r *Records) GiveBallast() { r.giveBallast(2*Reserve, ballastMost) }
+
+// giveBallast frees at most give bytes of the ballast if the disk has less than need bytes left.
+func (r *Records) giveBallast(need, give int64) {
+	if free, err := r.free(); err != nil || free >= need {
 		return
 	}
-	if err := os.Truncate(filepath.Join(r.opt.StateDir, ballastFile), 0); err != nil && !errors.Is(err, os.ErrNotExist) {
+	path := filepath.Join(r.opt.StateDir, ballastFile)
+	st, err := os.Stat(path)
+	if err == nil {
+		err = os.Truncate(path, max(0, st.Size()-give))
+	}
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		r.opt.Log.Warn("give up the ballast", "err", err)
 	}
 }
