@@ -53,6 +53,20 @@ func TestStartsAtLogin(t *testing.T) {
 	want(`systemctl --user start default.target; systemctl --user is-active mulligand`, "active") // the login's end; the daemon is a part of it
 	want(`mulligan app list | cut -f1`, "shop")
 
+	// A daemon that cannot start at a login does so once it can, however often it was tried.
+	want(`systemctl --user stop mulligand; sed -i 's,^RestartSec=.*,RestartSec=20ms,' ~/.config/systemd/user/mulligand.service; systemctl --user daemon-reload
+		cd ~/.local/state/mulligan/ && mv mulligan.db moved.db && mkdir mulligan.db && systemctl --user start --no-block mulligand && echo ok`, "ok")
+	becomes := func(script, line string) {
+		t.Helper()
+		eventually(t, script+" says "+line, func() bool {
+			out, err := inside(work, script)
+			return err == nil && out == line
+		})
+	}
+	becomes(`test $(systemctl --user show -p NRestarts --value mulligand) -gt 5 && echo ok`, "ok")
+	want(`cd ~/.local/state/mulligan/ && rmdir mulligan.db && mv moved.db mulligan.db && echo ok`, "ok")
+	becomes(`systemctl --user is-active mulligand`, "active")
+
 	out, err := inside(filepath.Join(work, "blog"), `mulligan init --yes --login 2>&1`)
 	if err == nil || !strings.Contains(out, "starts your daemon at login already") {
 		t.Errorf("a second time: %v %s", err, out)
@@ -61,7 +75,7 @@ func TestStartsAtLogin(t *testing.T) {
 		t.Errorf("a second app: %v %s", err, out)
 	}
 
-	// A unit that fails keeps nobody from the daemon: the command starts it as a process.
+	// A unit that fails keeps nobody from the daemon: the command starts it as a process. The unit does not start a second one later.
 	want(`systemctl --user stop mulligand; sed -i 's,^ExecStart=.*,ExecStart=/nowhere/mulligand,' ~/.config/systemd/user/mulligand.service
-		systemctl --user daemon-reload; mulligan app list | cut -f1; systemctl --user is-active mulligand || :`, "shop")
+		systemctl --user daemon-reload; mulligan app list | cut -f1; systemctl --user is-active mulligand || :`, "shop\ninactive")
 }

@@ -8,6 +8,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -197,6 +199,39 @@ func TestService(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(h.state, "mulligan.db")); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestServiceStartsInTheEnd has a daemon that cannot start, more often than systemd tries by default: who called is answered as soon as it can.
+func TestServiceStartsInTheEnd(t *testing.T) {
+	t.Parallel()
+	h := install(t)
+	text, err := os.ReadFile(filepath.Join(h.UnitDir, "mulligand.service"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pause := regexp.MustCompile(`(?m)^RestartSec=.*$`)
+	h.WriteUnit(t, "mulligand.service", pause.ReplaceAllString(string(text), "RestartSec=20ms"))
+	db := filepath.Join(h.state, "mulligan.db")
+	if err := os.Mkdir(db, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	called := h.Command(t.Context(), "/run/mulligan-test/mulligan", "status")
+	if err := called.Start(); err != nil {
+		t.Fatal(err)
+	}
+	h.until("the daemon was started more often than five times", func() bool {
+		n, err := strconv.Atoi(h.do("systemctl", "show", "-p", "NRestarts", "--value", "mulligand.service"))
+		return err == nil && n > 5
+	})
+	if err := os.Remove(db); err != nil {
+		t.Fatal(err)
+	}
+	if err := called.Wait(); err != nil {
+		t.Errorf("who called before the daemon could start: %v", err)
+	}
+	if st := h.status(); len(st.Problems) > 0 {
+		t.Errorf("it started with problems: %q", st.Problems)
 	}
 }
 

@@ -20,12 +20,14 @@ const Unit = "mulligand.service"
 const unitText = `# Written by mulligan init. To take it back: systemctl --user disable --now mulligand, and remove this file.
 [Unit]
 Description=mulligan: checkpoints of your apps, and the way back to them
+# A daemon that cannot start is never given up: it starts once what is wrong is put right.
+StartLimitIntervalSec=0
 
 [Service]
 Type=notify
 @ENVIRONMENT@ExecStart=@PROGRAM@ --user
 Restart=on-failure
-RestartSec=1
+RestartSec=3
 # A clean stop waits for the operation under way; what a kill cuts short, the next start finishes or undoes.
 TimeoutStopSec=90
 TimeoutStartSec=infinity
@@ -105,9 +107,12 @@ func startUnit(ctx context.Context) bool {
 	if _, err := manager(ctx, "is-enabled", Unit); err != nil {
 		return false // somebody switched it off
 	}
-	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	short, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	_, err = run(ctx, "start", Unit)
+	_, err = run(short, "start", Unit)
+	if err != nil && short.Err() == nil {
+		_, _ = manager(ctx, "stop", Unit) // else it is tried again and again, beside the daemon that is started without it
+	}
 	return err == nil
 }
 
