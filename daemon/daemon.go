@@ -112,23 +112,27 @@ func Open(ctx context.Context, opt Options) (*Daemon, error) {
 	return d, nil
 }
 
-// load opens and recovers the registered apps.
+// load opens and recovers the registered apps. Those that take longer than a start waits are made ready in the background.
 func (d *Daemon) load(ctx context.Context) error {
+	if err := d.LoadRemotes(ctx); err != nil {
+		return err
+	}
 	recs, err := d.store.Apps(ctx)
 	if err != nil {
 		return err
 	}
+	var apps []*app.App
 	for _, rec := range recs {
 		app.NoteFolder(&rec)
 		a := app.New(rec)
 		d.apps.Put(a)
-		d.upkeep.Wake(ctx, a)
+		apps = append(apps, a)
 	}
-	d.FinishForks(ctx, accounts.Self())
-	if err := d.LoadRemotes(ctx); err != nil {
-		return err
-	}
-	d.FinishClones(ctx)
+	d.apps.AtStart(ctx, func() {
+		d.upkeep.WakeAll(d.run, apps, func(theirs []*app.App) { d.FinishForks(d.run, accounts.Self(), theirs) })
+		d.SweepPinned(d.run)
+		d.FinishClones(d.run)
+	})
 	if err := d.store.FinishPurges(ctx, d.apps.ClearState); err != nil {
 		d.opt.Log.Error("a purge is not finished", "err", err)
 	}

@@ -1,6 +1,7 @@
 package daemon_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -17,6 +18,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mulligan/daemon"
+	"mulligan/daemon/store"
+	"mulligan/errs"
 	"mulligan/ipc"
 	"mulligan/snap/postgres/pgtest"
 	"mulligan/testkit"
@@ -422,4 +425,83 @@ func TestPurgeTriedAgain(t *testing.T) {
 		t.Errorf("the next daemon left %d apps: %q", n, d2.Status(root).Problems)
 	}
 	waitFor(t, "the contents are gone", func() bool { n := d2.Status(who).StoreBytes; return 0 < n && n < 1<<20 })
+}
+
+// TestStartBesideAnOwnerWhoseAppsWait: what the apps of one owner wait for when the daemon starts keeps nobody else waiting. They are tried one after
+// the other, and the daemon can end meanwhile.
+func TestStartBesideAnOwnerWhoseAppsWait(t *testing.T) {
+	t.Parallel()
+	testkit.Need(t, "root")
+	held, goOn := make(chan string, 2), make(chan struct{})
+	opt := daemon.Options{StateDir: filepath.Join(t.TempDir(), "state"), Watches: -1, StartWait: time.Millisecond}
+	open := func(opt daemon.Options) *daemon.Daemon {
+		t.Helper()
+		d, err := daemon.Open(t.Context(), opt)
+		check(t, err)
+		return d
+	}
+	d := open(opt)
+	add := func(slug, owner string) ipc.AppID {
+		t.Helper()
+		ws := workspace(t)
+		sh(t, `chown -R "$1" "$2"`, owner, ws)
+		a, err := d.AddApp(t.Context(), root, ipc.App{Slug: slug, Owner: owner, Workspace: ws, Run: []string{"sleep", "1000"}})
+		check(t, err)
+		return a.ID
+	}
+	waiting := []ipc.AppID{add("one", "games"), add("two", "games")}
+	add("zoo", "root")
+	check(t, d.Close(t.Context()))
+	records, err := store.Open(t.Context(), filepath.Join(opt.StateDir, "mulligan.db"), nil)
+	check(t, err)
+	for _, id := range waiting {
+		check(t, records.PutOperation(t.Context(), store.Operation{ID: ipc.OperationID("start-" + id), AppID: id, Kind: "start", Plan: []byte("{}")}, time.Now()))
+	}
+	check(t, records.Close())
+
+	waits := opt
+	waits.Failpoint = func(step string) error {
+		if step == "start unit" {
+			held <- step
+			select {
+			case <-goOn:
+			case <-time.After(testkit.Patience):
+			}
+		}
+		return nil
+	}
+	d = open(waits)
+	stateOf := func(slug string) string {
+		a, err := d.App(t.Context(), root, slug)
+		check(t, err)
+		return a.State
+	}
+	<-held
+	waitFor(t, "root's app is up", func() bool { return stateOf("zoo") == "running" })
+	if problems, want := d.Status(root).Problems, "two: the app is not started yet; mulligand keeps trying"; !slices.Contains(problems, want) {
+		t.Errorf("the second app of the other owner is not waiting: %q", problems)
+	}
+	closed := make(chan error, 1)
+	go func() { closed <- d.Close(context.Background()) }()
+	waitFor(t, "the daemon is stopping", func() bool {
+		_, err := d.Create(t.Context(), root, "zoo", ipc.CreateRequest{Quiesce: ipc.QuiesceNone}) // it starts nothing
+		return errs.KindOf(err) == errs.Unavailable
+	})
+	close(goOn)
+	check(t, <-closed)
+	if len(held) > 0 {
+		t.Error("a daemon that ends has begun with the second app")
+	}
+
+	opt.StartWait = testkit.Patience
+	d = open(opt)
+	for _, slug := range []string{"one", "two", "zoo"} {
+		if got := stateOf(slug); got != "running" {
+			t.Errorf("with nothing to wait for, %s is %s after the start", slug, got)
+		}
+	}
+	if p := d.Status(root).Problems; len(p) > 0 {
+		t.Errorf("problems: %q", p)
+	}
+	check(t, d.Close(t.Context()))
 }

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -62,6 +63,19 @@ func (s *Set) Background(f func()) {
 	defer s.mu.Unlock()
 	if !s.closed {
 		s.bg.Go(f)
+	}
+}
+
+// AtStart runs f like Background when the daemon starts, and waits for it: until it has returned, ctx ends, or the start has waited as long as
+// the settings say.
+func (s *Set) AtStart(ctx context.Context, f func()) {
+	done := make(chan struct{})
+	s.Background(func() { defer close(done); f() })
+	select {
+	case <-done:
+	case <-ctx.Done():
+	case <-time.After(s.opt.StartWait):
+		s.opt.Log.Warn("the start does not wait any longer for apps that are not ready yet")
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"regexp"
 	"runtime"
@@ -468,21 +469,22 @@ func (s *Service) dropClone(ctx context.Context, t *target) error {
 // undone yet, is tried again later.
 func (s *Service) FinishClones(ctx context.Context) {
 	s.mu.Lock()
-	var list []*target
-	for _, t := range s.targets {
-		if t.cut {
-			list = append(list, t)
-		}
-	}
+	list := slices.Collect(maps.Values(s.targets))
 	s.mu.Unlock()
 	for _, t := range list {
-		s.settle(ctx, t)
+		if t.tryLock() {
+			s.settle(ctx, t)
+			t.unlock()
+		}
 	}
 }
 
 // settle ends a clone that was cut short: one whose rollback was done is finished, one of which somebody has made checkpoints since is kept, and of
-// another nothing is left. What fails is tried again later.
+// another nothing is left. What fails is tried again later. t is locked.
 func (s *Service) settle(ctx context.Context, t *target) {
+	if !t.cutShort(s.opt.Now()) {
+		return // it was settled before t was locked
+	}
 	err := s.opt.Failpoint.At("clone: settle")
 	if err == nil {
 		err = s.settleOnce(ctx, t)

@@ -63,11 +63,13 @@ func (svc *Service) FileProblems() []string { return svc.files.problems() }
 // Status reports it, and also if the folder cannot be watched, which is tried again. An app whose file is removed stays registered.
 func (svc *Service) WatchFiles(ctx context.Context, dir string) {
 	w := svc.files.watch(dir, svc.opt.Log)
-	var rest <-chan time.Time
-	if svc.registerFiles(ctx, dir) || w == nil {
-		rest = time.After(fileRetry)
-	}
-	svc.apps.Background(func() { svc.followFiles(svc.run, w, dir, rest) })
+	svc.apps.AtStart(ctx, func() { // an app may not be ready yet
+		var rest <-chan time.Time
+		if svc.registerFiles(svc.run, dir) || w == nil {
+			rest = time.After(fileRetry)
+		}
+		svc.apps.Background(func() { svc.followFiles(svc.run, w, dir, rest) })
+	})
 }
 
 // watch watches the folder, and the folder above it, because the folder may be missing at first. It returns nil if that is not possible now, as

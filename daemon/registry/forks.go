@@ -335,10 +335,10 @@ func (svc *Service) disposeFork(ctx context.Context, a *app.App) error {
 	return errs.Also(svc.unrecord(ctx, a), os.RemoveAll(svc.binder.StateDir(a.Rec().ID)))
 }
 
-// FinishForks drops the forks that were being made or dropped at a crash. It writes the units of the others, which a reboot
-// removes.
-func (svc *Service) FinishForks(ctx context.Context, who ipc.Caller) {
-	for _, a := range svc.apps.All() {
+// FinishForks drops those of the apps that are forks which were being made or dropped at a crash. It writes the units of the other forks, which a
+// reboot removes.
+func (svc *Service) FinishForks(ctx context.Context, who ipc.Caller, apps []*app.App) {
+	for _, a := range apps {
 		f := a.Rec().Fork
 		if f == nil {
 			continue
@@ -365,7 +365,6 @@ func (svc *Service) FinishForks(ctx context.Context, who ipc.Caller) {
 		}
 		a.AddRecovery("a fork that was cut short was dropped")
 	}
-	svc.SweepPinned(ctx)
 }
 
 // startLent starts a fork that was stopped to be kept, which a crash cut short. With its start it gets its own dotenv lines back.

@@ -28,6 +28,7 @@ type Options struct {
 	RehearseMax int64         // bytes; larger databases are not rehearsed: 0 is none
 	Watches     int64         // of folders, that apps without automatic checkpoints have together; default half of those that the kernel allows; negative: they are not followed
 	Notes       int           // apps without automatic checkpoints whose changes are noted, unless their settings ask for it; default mostNotes
+	StartWait   time.Duration // how long a start waits for the apps to be ready before anybody is answered; default 10 s
 	UpkeepEvery time.Duration // between looks after what drivers do in the background; default 5 s
 	BusAddress  string        // of systemd's D-Bus; default the system's or the user's
 	BusRoot     string        // where this process sees systemd's root folder; default /
@@ -70,6 +71,9 @@ func (o *Options) SetDefaults() {
 	}
 	if o.Notes == 0 {
 		o.Notes = mostNotes
+	}
+	if o.StartWait == 0 {
+		o.StartWait = 10 * time.Second
 	}
 	if o.UpkeepEvery == 0 {
 		o.UpkeepEvery = 5 * time.Second

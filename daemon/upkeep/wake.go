@@ -2,20 +2,54 @@ package upkeep
 
 import (
 	"context"
+	"sync"
 
 	"mulligan/daemon/app"
 )
 
-// Wake makes an app ready when the daemon starts: it recovers the app and starts its supervised
-// command.
-func (svc *Service) Wake(ctx context.Context, a *app.App) {
-	if err := a.NoteOwner(svc.owners.CheckOwner(a.Rec())); err != nil {
-		a.Asleep.Store(true)
-		svc.opt.Log.Error("app is not ready", "app", a.Rec().Slug, "err", err)
-		return
+// WakeAll makes apps ready when the daemon starts: one after the other those of one owner, in the order of the list, and the owners' side by
+// side, because what one owner's apps wait for must not hold up those of others. After an owner's apps, it calls then with them. WakeAll blocks
+// until all apps were tried or ctx ends. Operations do not wait for that: they recover their app themselves.
+func (svc *Service) WakeAll(ctx context.Context, list []*app.App, then func(theirs []*app.App)) {
+	type owner struct {
+		name string
+		uid  int
 	}
-	a.NoteDown(true)
-	if err := svc.finishNow(ctx, a); err != nil {
+	apps := map[owner][]*app.App{}
+	for _, a := range list {
+		a.NoteDown(true)
+		a.BeginRetries() // the first try is that of wake
+		o := owner{a.Rec().Owner, a.Rec().OwnerUID}
+		apps[o] = append(apps[o], a)
+	}
+	var all sync.WaitGroup
+	for _, theirs := range apps {
+		all.Go(func() {
+			for _, a := range theirs {
+				if ctx.Err() != nil {
+					return
+				}
+				svc.wake(ctx, a)
+			}
+			then(theirs)
+		})
+	}
+	all.Wait()
+}
+
+// wake recovers an app and starts its supervised command. What fails is tried again in the background.
+func (svc *Service) wake(ctx context.Context, a *app.App) {
+	err := a.NoteOwner(svc.owners.CheckOwner(a.Rec()))
+	if err != nil {
+		a.Asleep.Store(true)
+		a.NoteDown(false)
+	} else {
+		err = svc.finishNow(ctx, a)
+	}
+	if err != nil && ctx.Err() == nil {
 		svc.opt.Log.Error("app is not ready", "app", a.Rec().Slug, "err", err)
+	}
+	if !a.EndRetries() {
+		svc.apps.Background(func() { svc.finishLater(svc.run, a, retryFirst) })
 	}
 }
