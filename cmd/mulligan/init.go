@@ -114,10 +114,12 @@ func (f *initCmd) run(ctx context.Context, dir string) error {
 	if err := f.ask(ctx, &app); err != nil {
 		return err
 	}
+	enable := f.launcher().Renew // what an earlier init enabled
 	if f.login {
-		if err := f.launcher().Enable(ctx); err != nil { // the folder is protected all the same
-			f.out.Note("init", ipc.Body(err).Message+"; your daemon starts with the first command after a login")
-		}
+		enable = f.launcher().Enable
+	}
+	if err := enable(ctx); err != nil { // the folder is protected all the same
+		f.out.Note("init", ipc.Body(err).Message+"; your daemon starts with the first command after a login")
 	}
 	if client == nil {
 		if client, err = f.launcher().Start(ctx); err != nil {

@@ -2,7 +2,6 @@ package main
 
 import (
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 
@@ -117,30 +116,13 @@ func (f *installCmd) place() (agents.Place, error) {
 	}
 	program := "mulligan" // a project's settings also serve people who have it elsewhere
 	if f.scope == string(agents.User) {
-		if program, err = ownPath(); err != nil {
+		self, err := os.Executable()
+		if err != nil {
 			return agents.Place{}, errs.Wrap(errs.Failed, "find this program", err)
 		}
+		program = launch.Lasting("mulligan", self)
 	}
 	return agents.NewPlace(agents.Scope(f.scope), dir, program)
-}
-
-// ownPath returns the path of this program. If a path in PATH leads to it, ownPath
-// returns that one, because it stays valid after an update.
-func ownPath() (string, error) {
-	self, err := os.Executable()
-	if err != nil {
-		return "", err
-	}
-	found, err := exec.LookPath("mulligan")
-	if err != nil {
-		return self, nil
-	}
-	a, errA := os.Stat(self)
-	b, errB := os.Stat(found)
-	if errA == nil && errB == nil && os.SameFile(a, b) && filepath.IsAbs(found) {
-		return found, nil
-	}
-	return self, nil
 }
 
 func (f *installCmd) print(agent *agents.Agent, files []agents.Edited) error {

@@ -29,9 +29,11 @@ func TestStartsAtLogin(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	client := filepath.Join(bin, "mulligan")
+	// The programs are in a folder of their version, and PATH has links to them.
+	shell(t, work, `mkdir v1 bin; cp "$1/mulligan" "$1/mulligand" v1; ln -s ../v1/mulligan ../v1/mulligand bin`, bin)
+	client := filepath.Join(work, "bin", "mulligan")
 	inside := func(dir, script string) (string, error) {
-		out, err := h.Exec("sh", "-c", `export XDG_RUNTIME_DIR=/run/user/0 HOME=/run/user/0/home DBUS_SESSION_BUS_ADDRESS=unix:path=/run/user/0/bus
+		out, err := h.Exec("sh", "-c", `export PATH="$(dirname "$2"):$PATH" XDG_RUNTIME_DIR=/run/user/0 HOME=/run/user/0/home DBUS_SESSION_BUS_ADDRESS=unix:path=/run/user/0/bus
 			unset MULLIGAN_SOCKET MULLIGAN_STATE_DIR XDG_STATE_HOME XDG_CONFIG_HOME; cd "$1" || exit; `+
 			strings.ReplaceAll(script, "mulligan ", `"$2" `), "sh", dir, client)
 		return strings.TrimSpace(string(out)), err
@@ -46,12 +48,27 @@ func TestStartsAtLogin(t *testing.T) {
 
 	want(`mulligan init --yes --login 2>&1`, "result\tadded")
 	want(state, "enabled-runtime\nactive")
+	shell(t, work, `mv v1 v2; ln -sf ../v2/mulligan ../v2/mulligand bin`) // an update
 	want(`systemctl --user stop mulligand && mulligan status >/dev/null && `+state, "enabled-runtime\nactive")
 	if _, err := h.Exec("systemctl", "restart", "mulligan-test-user.service"); err != nil {
 		t.Fatalf("log in anew: %v\n%s", err, h.Journal("mulligan-test-user.service"))
 	}
 	want(`systemctl --user start default.target; systemctl --user is-active mulligand`, "active") // the login's end; the daemon is a part of it
 	want(`mulligan app list | cut -f1`, "shop")
+
+	// A unit that names the folder of a version is renewed: by init, and, if the folder is gone, with the next start. Another one is left alone.
+	const program = `sed -n 's/^ExecStart=//p' ~/.config/systemd/user/mulligand.service`
+	names := func(dir string) string { return `"` + filepath.Join(dir, "mulligand") + `" --user` }
+	name := func(dir string) {
+		t.Helper()
+		want(`sed -i 's,^ExecStart=.*,ExecStart=`+names(dir)+`,' ~/.config/systemd/user/mulligand.service && systemctl --user daemon-reload && echo ok`, "ok")
+	}
+	name(filepath.Join(work, "v2"))
+	want(`mkdir ../wiki && mulligan init ../wiki --yes >/dev/null && `+program, names(filepath.Join(work, "bin")))
+	name(filepath.Join(work, "v1"))
+	want(`systemctl --user stop mulligand && mulligan status >/dev/null && `+state+` && `+program, "enabled-runtime\nactive\n"+names(filepath.Join(work, "bin")))
+	name(bin) // another one, which is there
+	want(`mkdir ../notes && mulligan init ../notes --yes >/dev/null && `+program, names(bin))
 
 	// A daemon that cannot start at a login does so once it can, however often it was tried.
 	want(`systemctl --user stop mulligand; sed -i 's,^RestartSec=.*,RestartSec=20ms,' ~/.config/systemd/user/mulligand.service; systemctl --user daemon-reload
@@ -77,5 +94,5 @@ func TestStartsAtLogin(t *testing.T) {
 
 	// A unit that fails keeps nobody from the daemon: the command starts it as a process. The unit does not start a second one later.
 	want(`systemctl --user stop mulligand; sed -i 's,^ExecStart=.*,ExecStart=/nowhere/mulligand,' ~/.config/systemd/user/mulligand.service
-		systemctl --user daemon-reload; mulligan app list | cut -f1; systemctl --user is-active mulligand || :`, "shop\ninactive")
+		systemctl --user daemon-reload; mulligan app list | cut -f1; systemctl --user is-active mulligand || :`, "wiki\ninactive")
 }

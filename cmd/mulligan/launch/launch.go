@@ -63,6 +63,7 @@ func (l Launcher) Start(ctx context.Context) (*ipc.Client, error) {
 }
 
 func (l Launcher) start(ctx context.Context) (*ipc.Client, error) {
+	_ = l.Renew(ctx) // a unit that cannot be renewed does not start, and the daemon is started without it
 	if l.Socket == "" && os.Getenv("MULLIGAN_SOCKET") == "" && startUnit(ctx) {
 		return l.Connect(ctx)
 	}
@@ -155,6 +156,21 @@ func findDaemon() (string, error) {
 		}
 	}
 	return program, nil
+}
+
+// Lasting returns the path in PATH of the program name if it leads to the same file as path, and else path. The one in PATH stays valid after an
+// update that puts the program into another folder.
+func Lasting(name, path string) string {
+	found, err := exec.LookPath(name)
+	if err != nil || !filepath.IsAbs(found) {
+		return path
+	}
+	a, errA := os.Stat(found)
+	b, errB := os.Stat(path)
+	if errA == nil && errB == nil && os.SameFile(a, b) {
+		return found
+	}
+	return path
 }
 
 // openLog opens mulligand.log in the state folder, the log of a daemon that

@@ -6,6 +6,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -16,8 +18,11 @@ import (
 // Unit is the name of the unit with which a user's service manager runs the user's daemon.
 const Unit = "mulligand.service"
 
+// writtenBy begins the units that Enable writes.
+const writtenBy = "# Written by mulligan init."
+
 // unitText is the unit; the daemon's program and the environment are put in.
-const unitText = `# Written by mulligan init. To take it back: systemctl --user disable --now mulligand, and remove this file.
+const unitText = writtenBy + ` To take it back: systemctl --user disable --now mulligand, and remove this file.
 [Unit]
 Description=mulligan: checkpoints of your apps, and the way back to them
 # A daemon that cannot start is never given up: it starts once what is wrong is put right.
@@ -40,13 +45,19 @@ OOMPolicy=continue
 WantedBy=default.target
 `
 
+const opLogin = "start the daemon at login"
+
 // managerTimeout bounds a call of the user's service manager, besides starts: a manager that hangs holds up no command.
 const managerTimeout = 5 * time.Second
 
-// AtLogin reports whether the user's service manager can start the daemon at every login: there is one, and it does not so far. A
-// daemon at a socket or with a state folder of its own is nobody's default.
+// usual reports whether the daemon is the user's usual one: one at a socket or with a state folder of its own is nobody's default.
+func (l Launcher) usual() bool {
+	return l.Socket == "" && os.Getenv("MULLIGAN_SOCKET") == "" && os.Getenv("MULLIGAN_STATE_DIR") == ""
+}
+
+// AtLogin reports whether the user's service manager can start the usual daemon at every login: there is one, and it does not so far.
 func (l Launcher) AtLogin(ctx context.Context) bool {
-	if l.Socket != "" || os.Getenv("MULLIGAN_SOCKET") != "" || os.Getenv("MULLIGAN_STATE_DIR") != "" {
+	if !l.usual() {
 		return false
 	}
 	path, err := unitPath()
@@ -62,7 +73,6 @@ func (l Launcher) AtLogin(ctx context.Context) bool {
 
 // Enable has the user's service manager start the daemon at every login. It starts none now.
 func (l Launcher) Enable(ctx context.Context) error {
-	const op = "start the daemon at login"
 	program, err := findDaemon()
 	if err != nil {
 		return err
@@ -72,23 +82,57 @@ func (l Launcher) Enable(ctx context.Context) error {
 		err = os.MkdirAll(filepath.Dir(path), 0o755)
 	}
 	if err != nil {
-		return errs.Wrap(errs.Failed, op, err)
+		return errs.Wrap(errs.Failed, opLogin, err)
 	}
 	environment := ""
 	if dir := os.Getenv("XDG_STATE_HOME"); filepath.IsAbs(dir) {
 		environment = "Environment=" + quote("XDG_STATE_HOME="+dir) + "\n"
 	}
-	text := strings.NewReplacer("@ENVIRONMENT@", environment, "@PROGRAM@", quote(program)).Replace(unitText)
+	text := strings.NewReplacer("@ENVIRONMENT@", environment, "@PROGRAM@", quote(Lasting("mulligand", program))).Replace(unitText)
 	if err := durable.WriteFile(path, []byte(text), 0o644); err != nil {
-		return errs.Wrap(errs.Failed, op, err)
+		return errs.Wrap(errs.Failed, opLogin, err)
 	}
 	for _, args := range [][]string{{"daemon-reload"}, {"enable", Unit}} {
 		if _, err := manager(ctx, args...); err != nil {
 			os.Remove(path) // else the next init would take it for done
-			return errs.Wrap(errs.Failed, op, err)
+			return errs.Wrap(errs.Failed, opLogin, err)
 		}
 	}
 	return nil
+}
+
+// execStart finds the program, quoted, in a unit that Enable wrote.
+var execStart = regexp.MustCompile(`(?m)^ExecStart="(.+)" --user$`)
+
+// Renew has the unit that Enable wrote name the present mulligand, if the one that it names is gone, or is that behind a path in PATH. The rest of
+// the unit, and a unit that somebody else wrote, stay as they are.
+func (l Launcher) Renew(ctx context.Context) error {
+	if !l.usual() {
+		return nil
+	}
+	path, err := unitPath()
+	if err != nil {
+		return nil
+	}
+	text, err := os.ReadFile(path)
+	found := execStart.FindSubmatchIndex(text)
+	if err != nil || !bytes.HasPrefix(text, []byte(writtenBy)) || found == nil {
+		return nil
+	}
+	program, err := findDaemon()
+	if err != nil {
+		return err
+	}
+	named, lasting := unquote(string(text[found[2]:found[3]])), Lasting("mulligand", program)
+	if _, err := os.Stat(named); named == lasting || err == nil && named != program {
+		return nil
+	}
+	text = slices.Concat(text[:found[2]-1], []byte(quote(lasting)), text[found[3]+1:])
+	if err := durable.WriteFile(path, text, 0o644); err != nil {
+		return errs.Wrap(errs.Failed, opLogin, err)
+	}
+	_, err = manager(ctx, "daemon-reload")
+	return errs.Wrap(errs.Failed, opLogin, err)
 }
 
 // startUnit has the service manager start the daemon if that is its work, and reports whether the daemon was started. Where no manager
@@ -150,3 +194,6 @@ func run(ctx context.Context, args ...string) (string, error) {
 func quote(s string) string {
 	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, "%", "%%").Replace(s) + `"`
 }
+
+// unquote returns the word that quote wrote between its quotes.
+func unquote(s string) string { return strings.NewReplacer(`\\`, `\`, `\"`, `"`, "%%", "%").Replace(s) }
