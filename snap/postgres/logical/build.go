@@ -23,13 +23,14 @@ type builder struct {
 	out    *conn // a session in another database of the server
 	server int   // the server's major version
 	tool   pgtools.Pair
+	known  []uncaptured // tables of the live database that the new one may be without
 }
 
 // build creates the database called name, fills it and compares it with the snapshot. After an
 // error the caller must drop the database. build returns the database's identity at the time of the
-// comparison.
-func (d *Driver) build(ctx context.Context, out *conn, name, note string, m *manifest) (proven identity, err error) {
-	b := &builder{d: d, m: m, name: name, out: out}
+// comparison. known are the live database's tables that no checkpoint has: build returns an error if the new one would lose one.
+func (d *Driver) build(ctx context.Context, out *conn, name, note string, m *manifest, known []uncaptured) (proven identity, err error) {
+	b := &builder{d: d, m: m, name: name, out: out, known: known}
 	if b.server, err = out.version(ctx); err != nil {
 		return proven, err
 	}
@@ -115,39 +116,6 @@ func (b *builder) fill(ctx context.Context) error {
 		return err
 	}
 	return b.analyze(ctx)
-}
-
-// losesNone returns an error if the live database has a table that the new one lacks and no checkpoint has. A user made it, and then added it to an
-// extension: what does not belong to it is dumped, and what its own script makes is in the new database.
-func (b *builder) losesNone(ctx context.Context) error {
-	live, err := b.d.connect(ctx, b.d.login.Database)
-	switch {
-	case errs.KindOf(err) == errs.NotFound:
-		return nil // it was dropped, and has none
-	case err != nil:
-		return err
-	}
-	defer live.close()
-	list, err := live.uncaptured(ctx)
-	if err != nil || len(list) == 0 {
-		return err
-	}
-	c, err := b.d.connect(ctx, b.name)
-	if err != nil {
-		return err
-	}
-	defer c.close()
-	for _, u := range list {
-		var there bool
-		if err := c.QueryRow(ctx, "SELECT pg_catalog.to_regclass($1) IS NOT NULL", u.Table).Scan(&there); err != nil {
-			return err
-		}
-		if !there {
-			return errs.New(errs.Unsupported, "", "the table %s was added to the extension %s, so no checkpoint has it, and the restore would lose it", u.Table, u.Extension).
-				WithHint("`ALTER EXTENSION %s DROP TABLE %s` takes it out of the extension, and then checkpoints have it", quote(u.Extension), u.Table)
-		}
-	}
-	return nil
 }
 
 // fewRows is the number of rows up to which pg_restore makes the indexes in one session. To open more takes the server longer.

@@ -93,31 +93,6 @@ func (c *conn) relations(ctx context.Context) (list []*relation, err error) {
 	return list, rows.Err()
 }
 
-// uncaptured is a table that belongs to an extension which does not name it as one that users fill: pg_dump leaves such tables out, with their rows.
-type uncaptured struct {
-	Extension, Table string
-	Filled           bool // it takes room on the disk, so it has rows or had some
-}
-
-// uncaptured lists the tables that pg_dump leaves out.
-func (c *conn) uncaptured(ctx context.Context) (list []uncaptured, err error) {
-	rows, err := c.Query(ctx, `SELECT x.extname, pg_catalog.format('%I.%I', n.nspname, c.relname), c.relkind = 'r' AND coalesce(pg_catalog.pg_relation_size(c.oid), 0) > 0
-		FROM pg_catalog.pg_extension x JOIN pg_catalog.pg_depend e ON e.refclassid = 'pg_catalog.pg_extension'::regclass AND e.refobjid = x.oid
-			AND e.classid = 'pg_catalog.pg_class'::regclass AND e.objsubid = 0 AND e.deptype = 'e'
-		JOIN pg_catalog.pg_class c ON c.oid = e.objid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-		WHERE c.relkind IN ('r', 'p') AND c.oid <> ALL (coalesce(x.extconfig, '{}')) ORDER BY 1, 2`)
-	if err != nil {
-		return nil, err
-	}
-	if list, err = pgx.CollectRows(rows, pgx.RowToStructByPos[uncaptured]); err != nil {
-		return nil, err
-	}
-	for _, u := range list {
-		err = errors.Join(err, c.kept.Add(u.Extension, u.Table))
-	}
-	return list, err
-}
-
 // columns reads the columns of relations.
 func (c *conn) columns(ctx context.Context, list []*relation) error {
 	byOID := map[uint32]*relation{}
@@ -282,17 +257,8 @@ func (c *conn) notes(ctx context.Context) (notes []string, err error) {
 		return notes, err
 	}
 	list, err := c.uncaptured(ctx)
-	if filled := slices.DeleteFunc(list, func(u uncaptured) bool { return !u.Filled }); len(filled) > 0 {
-		const most = 3
-		var names []string
-		for _, u := range filled[:min(len(filled), most)] {
-			names = append(names, u.Table+" of "+u.Extension)
-		}
-		if more := len(filled) - most; more > 0 {
-			names = append(names, fmt.Sprintf("%d more", more))
-		}
-		notes = append(notes, "Rows in tables that belong to extensions are not captured, except those that the extension names as configuration: "+
-			strings.Join(names, ", ")+".")
+	if note := noteUncaptured(list); note != "" {
+		notes = append(notes, note)
 	}
 	return notes, err
 }

@@ -12,15 +12,16 @@ import (
 type plan struct {
 	database.Plan
 	TargetHash  string
-	New, Old    string   // names of the new database before the exchange, and of the old live database after it
-	NewOID      uint32   // 0: the target has no database
-	BaseOID     uint32   // 0: there was no database
-	Comment     string   // the comment of the target
-	BaseComment string   // the comment of the base, for Undo
-	Roles       []string // roles that were created because the target needs them
-	Clean       identity // identity at which the live state equalled the base
-	Proven      identity // identity of the new database when it was compared and closed; zero: it may have been written to since
-	Exchanged   uint64   // id of the transaction that made the new database live; 0: unknown
+	New, Old    string       // names of the new database before the exchange, and of the old live database after it
+	NewOID      uint32       // 0: the target has no database
+	BaseOID     uint32       // 0: there was no database
+	Comment     string       // the comment of the target
+	BaseComment string       // the comment of the base, for Undo
+	Roles       []string     // roles that were created because the target needs them
+	Clean       identity     // identity at which the live state equalled the base
+	Proven      identity     // identity of the new database when it was compared and closed; zero: it may have been written to since
+	Known       []uncaptured `json:",omitempty"` // tables of the live database that no checkpoint has, and that the new database may be without
+	Exchanged   uint64       // id of the transaction that made the new database live; 0: unknown
 }
 
 // beside returns the name for a database of the switch beside db. It has at most 63 bytes.

@@ -68,7 +68,10 @@ func (e engine) Build(ctx context.Context, p, old *plan, target, base cas.Root) 
 	if err != nil {
 		return err
 	}
-	if reuse {
+	if p.Known, err = e.d.uncaptured(ctx); err != nil {
+		return err
+	}
+	if reuse && among(p.Known, old.Known) {
 		p.NewOID, p.Proven = old.NewOID, old.Proven
 		return nil
 	}
@@ -116,7 +119,7 @@ func (d *Driver) construct(ctx context.Context, out *conn, p *plan, e ends) erro
 	if err != nil {
 		return err
 	}
-	proven, err := d.build(ctx, out, p.New, d.note(p), e.target)
+	proven, err := d.build(ctx, out, p.New, d.note(p), e.target, p.Known)
 	if err != nil {
 		return err
 	}

@@ -56,7 +56,10 @@ func (d *Driver) Rehearse(ctx context.Context, as snap.RestoreID, id snap.Snapsh
 		d.name(p)
 		err := d.makeRoles(ctx, out, p, m.Roles)
 		if err == nil {
-			_, err = d.build(ctx, out, p.New, d.note(p), m)
+			p.Known, err = d.uncaptured(ctx)
+		}
+		if err == nil {
+			_, err = d.build(ctx, out, p.New, d.note(p), m, p.Known)
 		}
 		if sqlState(err) == stateDiskFull {
 			d.empty(p, m)

@@ -30,6 +30,7 @@ func TestContents(t *testing.T) {
 		testSamples,
 		testTroubles,
 		testTablesOfExtensions,
+		testTablesOfScripts,
 		testLimitedSessions,
 	)
 }

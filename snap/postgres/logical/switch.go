@@ -55,7 +55,7 @@ func (e engine) Warm(ctx context.Context, p *plan, base cas.Root) error {
 	return err
 }
 
-// stale compares the live state with the base: by its identity or, if that changed, by reading the
+// stale compares the live state with the base, and looks for tables that the new database would lose: by its identity or, if that changed, by reading the
 // database. It records an identity at which they are equal in the plan.
 func (d *Driver) stale(ctx context.Context, p *plan, base *manifest) (bool, error) {
 	same, err := d.isBase(ctx, &manifest{Identity: p.Clean})
@@ -66,7 +66,11 @@ func (d *Driver) stale(ctx context.Context, p *plan, base *manifest) (bool, erro
 	if err != nil {
 		return false, err
 	}
-	if base.post(now) != base.State.hash() {
+	list, err := d.uncaptured(ctx)
+	if err != nil {
+		return false, err
+	}
+	if base.post(now) != base.State.hash() || !among(list, p.Known) {
 		return true, nil
 	}
 	p.Clean = now.Identity

@@ -1,6 +1,7 @@
 package logical
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/user"
@@ -334,23 +335,68 @@ func testTablesOfExtensions(t *testing.T) {
 	t.Parallel()
 	s := newSubject(t, startCluster(t, pgtest.Options{}))
 	before, target := s.dump(t, ""), s.capture(t)
-	s.as(t, `CREATE TABLE api.queue (i int); INSERT INTO api.queue VALUES (7); ALTER EXTENSION hstore ADD TABLE api.queue`)
+	refused := func(what string, target snap.SnapshotID) {
+		t.Helper()
+		_, err := s.driver.Prepare(t.Context(), snap.RestoreRequest{ID: "op-q", Target: target, Base: s.capture(t)})
+		fails(t, what, err, errs.Unsupported, `ALTER EXTENSION "hstore" DROP TABLE api.queue`)
+		fails(t, what+", rehearsed", s.driver.Rehearse(t.Context(), "rehearse-0123456789ab", target), errs.Unsupported, "ALTER EXTENSION")
+		s.leftovers(t)
+	}
+	s.as(t, `CREATE TABLE api.queue (i int)`)
+	ordinary := s.capture(t)
+	s.as(t, `INSERT INTO api.queue VALUES (7); ALTER EXTENSION hstore ADD TABLE api.queue`)
 	snapshot, err := s.driver.Capture(t.Context(), snap.CaptureRequest{ID: "db-queue"})
 	check(t, err)
 	if said := strings.Join(snapshot.Warnings, " "); !strings.Contains(said, "api.queue of hstore") {
 		t.Errorf("the checkpoint says %q", said)
 	}
-	_, err = s.driver.Prepare(t.Context(), snap.RestoreRequest{ID: "op-q", Target: target, Base: snapshot.ID})
-	fails(t, "a restore that would lose a table", err, errs.Unsupported, `ALTER EXTENSION "hstore" DROP TABLE api.queue`)
-	fails(t, "its rehearsal", s.driver.Rehearse(t.Context(), "rehearse-0123456789ab", target), errs.Unsupported, "ALTER EXTENSION")
-	s.leftovers(t)
+	refused("to before the table", target)
+	refused("to when it was ordinary", ordinary)
 
 	s.as(t, `ALTER EXTENSION hstore DROP TABLE api.queue`)
 	after, made := s.dump(t, ""), s.capture(t)
 	s.restore(t, target)
 	s.lives(t, "back", before)
+	sw := s.prepare(t, made)
+	s.as(t, `CREATE TABLE api.queue (i int); INSERT INTO api.queue VALUES (8); ALTER EXTENSION hstore ADD TABLE api.queue`)
+	if stale, err := sw.Stale(t.Context()); err != nil || !stale {
+		t.Errorf("with a table added since, a prepared restore is stale: %v, %v", stale, err)
+	}
+	if err := sw.Commit(t.Context()); !errors.Is(err, snap.ErrChanged) {
+		t.Errorf("with a table added since: %v", err)
+	}
+	_, err = s.driver.Prepare(t.Context(), snap.RestoreRequest{ID: s.prepared, Target: made, Base: s.capture(t)})
+	fails(t, "prepared again", err, errs.Unsupported, "ALTER EXTENSION")
+	s.leftovers(t)
+	s.as(t, `ALTER EXTENSION hstore DROP TABLE api.queue; DROP TABLE api.queue`)
 	s.restore(t, made)
 	s.lives(t, "forward", after)
+}
+
+// testTablesOfScripts has an extension whose script makes a table that is no configuration: what was before the extension, and what was after it, can be restored.
+func testTablesOfScripts(t *testing.T) {
+	t.Parallel()
+	testkit.Need(t, "root") // extensions are files of the server's programs
+	c := startCluster(t, pgtest.Options{})
+	s := newSubject(t, c)
+	name := "mulligan_" + s.db
+	dir := filepath.Join(strings.TrimSpace(c.Psql(t, s.db, "SELECT setting FROM pg_config() WHERE name = 'SHAREDIR'")), "extension")
+	for file, text := range map[string]string{
+		name + ".control":  "default_version = '1.0'\ntrusted = true\n",
+		name + "--1.0.sql": "CREATE TABLE own (i int);",
+	} {
+		path := filepath.Join(dir, file)
+		check(t, os.WriteFile(path, []byte(text), 0o644))
+		t.Cleanup(func() { check(t, os.Remove(path)) })
+	}
+	before, target := s.dump(t, ""), s.capture(t)
+	s.as(t, `CREATE EXTENSION `+name+` SCHEMA api`)
+	c.Psql(t, s.db, `INSERT INTO api.own VALUES (1)`) // the table is the superuser's
+	after, made := s.dump(t, ""), s.capture(t)
+	s.restore(t, target)
+	s.lives(t, "before the extension", before)
+	s.restore(t, made)
+	s.lives(t, "with the extension", after)
 }
 
 // testLimitedSessions has a server whose settings end sessions that are idle or read for long: those of the driver are not ended.

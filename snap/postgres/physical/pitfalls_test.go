@@ -604,6 +604,7 @@ func testLimitedSessions(t *testing.T) {
 		s.Psql(t, "postgres", "ALTER SYSTEM SET "+name+" = '1min'")
 	}
 	s.Psql(t, "postgres", "SELECT pg_reload_conf()")
+	testkit.Eventually(t, "the server has the limits", func() bool { return strings.TrimSpace(s.Psql(t, "postgres", "SHOW statement_timeout")) == "1min" })
 	conn, err := s.driver.server.connect(t.Context())
 	check(t, err)
 	defer conn.Close()
