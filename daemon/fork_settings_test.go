@@ -22,7 +22,8 @@ import (
 )
 
 // testForkSettings makes forks as the app's settings say: in a folder of their own, with addresses for several ports. Forks that nobody
-// touched for the set time go; a fork that somebody asked for, that has a new checkpoint or in whose folder something was written stays.
+// touched for the set time go; a fork that somebody asked for, inside of which a command runs or has just run, that has a new checkpoint or in whose folder
+// something was written stays.
 func testForkSettings(t *testing.T) {
 	t.Parallel()
 	testkit.Need(t, "python3")
@@ -59,7 +60,7 @@ func testForkSettings(t *testing.T) {
 	if err := os.Mkdir(filepath.Join(around, "tries"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	made, err := d.Fork(t.Context(), root, "shop", ipc.ForkRequest{Count: 4})
+	made, err := d.Fork(t.Context(), root, "shop", ipc.ForkRequest{Count: 6})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -107,18 +108,23 @@ func testForkSettings(t *testing.T) {
 			t.Errorf("forks %q are left, want %q", got, want)
 		}
 	}
-	expire("1", "2", "3", "4")
+	conn, leave, err := d.Enter(t.Context(), root, "shop", "6")
+	check(t, err)
+	defer conn.Close() // no command was sent
+	expire("1", "2", "3", "4", "5", "6")
 	skew.Add(int64(23 * time.Hour))
-	expire("1", "2", "3", "4")
+	expire("1", "2", "3", "4", "5", "6")
 	if _, err := d.App(t.Context(), root, made.Forks[1].Slug); err != nil { // touched
 		t.Fatal(err)
 	}
 	if _, err := d.Create(t.Context(), root, made.Forks[2].Slug, ipc.CreateRequest{}); err != nil {
 		t.Fatal(err)
 	}
+	_, err = d.Compare(t.Context(), root, "shop", ipc.CompareRequest{Names: []string{"5"}})
+	check(t, err)
 	skew.Add(int64(2 * time.Hour))
 	d.Expire(t.Context(), time.Now().Add(time.Duration(skew.Load()))) // as if the daemon had just been started
-	if got := names(); len(got) != 4 {
+	if got := names(); len(got) != 6 {
 		t.Errorf("a daemon that was just started dropped forks: %q are left", got)
 	}
 	data, at := filepath.Join(around, "data"), filepath.Join(made.Forks[3].Workspace, "mnt")
@@ -126,7 +132,7 @@ func testForkSettings(t *testing.T) {
 	check(t, unix.Mount(data, at, "", unix.MS_BIND, ""))
 	unmount := sync.OnceValue(func() error { return unix.Unmount(at, 0) })
 	defer unmount() // the fork's folder is removed after the test
-	expire("2", "3", "4")
+	expire("2", "3", "4", "5", "6")
 	if err := d.DropFork(t.Context(), root, "shop", "4"); errs.KindOf(err) != errs.Conflict || !strings.Contains(err.Error(), at) {
 		t.Errorf("a fork with something mounted in its folder is dropped: %v", err)
 	}
@@ -134,17 +140,19 @@ func testForkSettings(t *testing.T) {
 		t.Errorf("the fork that was not dropped says %q", got)
 	}
 	check(t, unmount())
-	skew.Add(int64(25 * time.Hour)) // somebody asked for it just now
+	skew.Add(int64(25 * time.Hour)) // somebody asked for 4 and 5 a while ago
 	for _, i := range []int{1, 2} {
 		if _, err := d.App(t.Context(), root, made.Forks[i].Slug); err != nil {
 			t.Fatal(err)
 		}
 	}
-	expire("2", "3")
+	expire("2", "3", "6")
+	leave()
+	expire("2", "3", "6")
 	if _, err := os.Stat(filepath.Join(data, "file")); err != nil {
 		t.Errorf("what was mounted: %v", err)
 	}
-	for _, f := range []ipc.App{made.Forks[0], made.Forks[3]} {
+	for _, f := range []ipc.App{made.Forks[0], made.Forks[3], made.Forks[4]} {
 		if _, err := os.Stat(f.Workspace); !os.IsNotExist(err) {
 			t.Errorf("the folder of an expired fork: %v", err)
 		}
@@ -162,7 +170,7 @@ func testForkSettings(t *testing.T) {
 	}
 	skew.Store(0)
 	begun = time.Now().Add(-48 * time.Hour)
-	expire("2", "3", "old")
+	expire("2", "3", "6", "old")
 	for _, name := range names() {
 		check(t, d.DropFork(t.Context(), root, "shop", name))
 	}

@@ -28,7 +28,7 @@ type App struct {
 
 	Undropped atomic.Pointer[string] // why a fork that is not whole could not be dropped; nil: nobody failed to
 
-	LastAsked atomic.Int64 // when somebody last asked for the app by its name, in nanoseconds since 1970; 0: not since the daemon's start
+	LastAsked atomic.Int64 // when somebody last asked for the app by its name or ran a command inside, in nanoseconds since 1970; 0: not since the daemon's start
 
 	mu         sync.Mutex
 	recoveries []string      // one sentence for each interrupted operation that was finished or undone
@@ -49,6 +49,7 @@ type App struct {
 	unfinished unfinished
 
 	rehearsals rehearsals
+	inside     inside
 }
 
 func New(rec store.App) *App {

@@ -121,7 +121,7 @@ func (s *Set) healthOptions(a *App) (health.Options, error) {
 	o := health.Options{Owner: acc.User(), Dir: rec.Workspace}
 	if rec.Fork != nil { // the host would answer for the parent
 		o.Run = func(ctx context.Context, argv []string) (int, string, error) {
-			ran, err := s.RunInside(ctx, rec, argv, maxHealthOutput)
+			ran, err := s.RunInside(ctx, a, argv, maxHealthOutput)
 			return ran.Status, ran.Output, err
 		}
 	}

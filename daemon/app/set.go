@@ -107,10 +107,13 @@ func (s *Set) Put(a *App) {
 func (s *Set) Find(who ipc.Caller, ref string) (*App, error) {
 	a, err := s.find(who, ref)
 	if err == nil && who != accounts.Self() {
-		a.LastAsked.Store(s.opt.Now().UnixNano())
+		s.Touch(a)
 	}
 	return a, err
 }
+
+// Touch notes that somebody uses the app now.
+func (s *Set) Touch(a *App) { a.LastAsked.Store(s.opt.Now().UnixNano()) }
 
 func (s *Set) find(who ipc.Caller, ref string) (*App, error) {
 	const op = "find app"

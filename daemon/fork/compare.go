@@ -20,13 +20,13 @@ const (
 	maxPatience = time.Hour // for a command
 )
 
-// Enter connects to a process that runs commands inside of a fork. end must be called.
-func (s *Service) Enter(ctx context.Context, who ipc.Caller, ref, name string) (conn *net.UnixConn, end func(), err error) {
+// Enter connects to a process that runs commands inside of a fork. leave must be called: until then, the fork is in use.
+func (s *Service) Enter(ctx context.Context, who ipc.Caller, ref, name string) (conn *net.UnixConn, leave func(), err error) {
 	_, a, err := s.find(who, ref, name)
 	if err != nil {
 		return nil, nil, err
 	}
-	return s.apps.Enter(ctx, a.Rec())
+	return s.apps.Enter(ctx, a)
 }
 
 // Compare says what each fork changed since its origin, whether it is healthy, and how a command ends inside of it. The forks are
@@ -150,7 +150,7 @@ func (s *Service) run(ctx context.Context, a *app.App, command []string, patienc
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	began := time.Now()
-	ran, err := s.apps.RunInside(ctx, a.Rec(), command, maxOutput)
+	ran, err := s.apps.RunInside(ctx, a, command, maxOutput)
 	return commandRun(ran, err, time.Since(began))
 }
 

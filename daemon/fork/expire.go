@@ -69,6 +69,9 @@ func (s *Service) expired(ctx context.Context, a *app.App, begun time.Time) (boo
 	if err != nil || after <= 0 {
 		return false, nil
 	}
+	if app.Occupied(a) { // when they leave, they touch it
+		return false, nil
+	}
 	limit := s.opt.Now().Add(-after)
 	for _, at := range []time.Time{begun, rec.CreatedAt, time.Unix(0, a.LastAsked.Load())} {
 		if at.After(limit) {

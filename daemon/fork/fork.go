@@ -221,7 +221,7 @@ func (s *Service) origin(ctx context.Context, who ipc.Caller, parent *app.App, r
 	return s.store.Checkpoint(ctx, parent.Rec().ID, id)
 }
 
-// find finds a fork of the app called ref by its name.
+// find finds a fork of the app called ref by its name. Like the app, it is asked for then.
 func (s *Service) find(who ipc.Caller, ref, name string) (parent, fork *app.App, err error) {
 	parent, err = s.apps.Find(who, ref)
 	if err != nil {
@@ -229,6 +229,9 @@ func (s *Service) find(who ipc.Caller, ref, name string) (parent, fork *app.App,
 	}
 	for _, a := range s.apps.All() {
 		if f := a.Rec().Fork; f != nil && f.Parent == parent.Rec().ID && (f.Name == name || a.Rec().Slug == name) {
+			if who != accounts.Self() {
+				s.apps.Touch(a)
+			}
 			return parent, a, nil
 		}
 	}

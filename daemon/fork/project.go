@@ -301,7 +301,7 @@ func (s *Service) makeProject(ctx context.Context, parent, a *app.App) error {
 	if err != nil {
 		return err
 	}
-	if err := s.runCompose(ctx, was, rec, of); err != nil {
+	if err := s.runCompose(ctx, was, a, of); err != nil {
 		return errs.Wrap(errs.Failed, "make the compose project "+rec.Fork.Project, err)
 	}
 	if err := s.opt.Failpoint.At("fork: project made"); err != nil {
@@ -373,7 +373,8 @@ const composePatience = 10 * time.Minute
 const maxComposeOutput = 4 << 10
 
 // runCompose runs the compose tool in the fork's folder, with the rights of its owner. It makes containers, volumes and networks, and starts nothing.
-func (s *Service) runCompose(ctx context.Context, was, rec store.App, of engine.Blueprint) (err error) {
+func (s *Service) runCompose(ctx context.Context, was store.App, a *app.App, of engine.Blueprint) (err error) {
+	rec := a.Rec()
 	acc, err := s.apps.AccountOf(rec)
 	if err != nil {
 		return err
@@ -415,7 +416,7 @@ func (s *Service) runCompose(ctx context.Context, was, rec store.App, of engine.
 	}
 	limited, cancel := context.WithTimeout(ctx, composePatience) // the files are removed with ctx, also when the time is over
 	defer cancel()
-	ran, err := s.apps.RunInside(limited, rec, slices.Concat(command, up, names), maxComposeOutput)
+	ran, err := s.apps.RunInside(limited, a, slices.Concat(command, up, names), maxComposeOutput)
 	switch {
 	case err != nil:
 		return (&errs.Error{Kind: errs.Unavailable, Message: "the compose tool " + strings.Join(of.Tool, " ") + " cannot be run", Err: err}).

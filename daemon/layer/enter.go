@@ -22,7 +22,7 @@ import (
 )
 
 // Enter connects to a process that runs commands inside of a fork ([ipc.RunInside]): the init of the fork's command, or, if that does
-// not run, one without a command. end must be called; it ends an init without a command with everything that runs inside.
+// not run, one without a command. end must be called once; it ends an init without a command with everything that runs inside.
 func (b *Binder) Enter(ctx context.Context, rec store.App) (conn *net.UnixConn, end func(), err error) {
 	if rec.Unit != "" && !engine.Names(rec.Unit) {
 		m, err := b.Systemd(ctx)
@@ -91,14 +91,9 @@ type Ran struct {
 	Late   bool   // it was ended because ctx had ended
 }
 
-// RunInside runs a command inside of a fork, with the rights of the app's owner, in the folder that the fork sees as the workspace. Of
-// its output it keeps the last max bytes.
-func (b *Binder) RunInside(ctx context.Context, rec store.App, argv []string, max int) (ran Ran, err error) {
-	conn, end, err := b.Enter(ctx, rec)
-	if err != nil {
-		return ran, err
-	}
-	defer end()
+// RunInside runs a command inside of the fork that conn, which it closes, leads to: with the rights of the app's owner, in the folder that the
+// fork sees as the workspace. Of its output it keeps the last max bytes.
+func (b *Binder) RunInside(ctx context.Context, rec store.App, conn *net.UnixConn, argv []string, max int) (ran Ran, err error) {
 	acc, err := b.AccountOf(rec)
 	if err != nil {
 		return ran, errs.Also(err, conn.Close())
