@@ -10,6 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"mulligan/daemon"
 	"mulligan/errs"
@@ -271,6 +272,96 @@ func testWrittenWhileKept(t *testing.T) {
 	}
 	if got, err := w.sqliteSays(); err != nil || got != "late" {
 		t.Errorf("the app's database has %q, %v", got, err)
+	}
+}
+
+// testInsideWhileKept runs a command inside of a fork that runs, of one that is stopped and of one without namespaces, while the fork is kept. What the command
+// wrote after the fork was captured would be lost: it ends first, and nobody is let in until the app has the fork's state. A drop ends such a command too.
+func testInsideWhileKept(t *testing.T) {
+	t.Parallel()
+	testkit.Need(t, "root")
+	w := forkWorld(t)
+	var d *daemon.Daemon
+	var during atomic.Pointer[func()] // is called once while the app is switched
+	opt := w.options()
+	opt.Failpoint = func(step string) error {
+		if step == "commit files" {
+			if do := during.Swap(nil); do != nil {
+				(*do)()
+			}
+		}
+		return nil
+	}
+	d = w.openAs(t, opt)
+	defer func() { w.close(t, d) }()
+	_, err := d.AddApp(t.Context(), root, ipc.App{Slug: "shop", Workspace: w.ws(), Run: []string{"sh", "-c", "exec sleep 100000"}})
+	check(t, err)
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	check(t, err)
+	defer null.Close() // nothing is written to it
+	for name, c := range map[string]struct {
+		isolation string
+		req       ipc.ForkRequest
+	}{
+		"running": {ipc.IsolationNamespace, ipc.ForkRequest{}},
+		"stopped": {ipc.IsolationNamespace, ipc.ForkRequest{NoStart: true}},
+		"onhost":  {ipc.IsolationPorts, ipc.ForkRequest{}},
+	} {
+		_, err := d.SetApp(t.Context(), root, "shop", ipc.AppChange{Forking: &ipc.Forking{Isolation: c.isolation}})
+		check(t, err)
+		c.req.Name = name
+		made, err := d.Fork(t.Context(), root, "shop", c.req)
+		check(t, err)
+		ready := filepath.Join(made.Forks[0].Workspace, "ready")
+		enter := func() (ended chan struct{}, leave func()) {
+			t.Helper()
+			conn, leave, err := d.Enter(t.Context(), root, "shop", name)
+			check(t, err)
+			ended = make(chan struct{})
+			go func() {
+				defer close(ended)
+				_, _ = ipc.RunInside(conn, ipc.Command{
+					Args: []string{"sh", "-c", "touch ready; exec sleep 100000"}, Dir: made.Forks[0].Fork.ParentPath, Files: [3]*os.File{null, null, null},
+				}, nil) // it says that the fork ended, or with what signal the command did
+			}()
+			testkit.Eventually(t, "the command runs", func() bool { _, err := os.Stat(ready); return err == nil })
+			return ended, leave
+		}
+		ended, leave := enter()
+		end := func(when string) {
+			t.Helper()
+			select {
+			case <-ended:
+			case <-time.After(testkit.Patience):
+				t.Errorf("%s: the command runs inside %s", name, when)
+			}
+		}
+		switched := false
+		do := func() {
+			switched = true
+			end("while the app is switched")
+			if conn, leave, err := d.Enter(t.Context(), root, "shop", name); errs.KindOf(err) != errs.Busy {
+				t.Errorf("%s: while the fork is kept, entering it says %v", name, err)
+				if err == nil {
+					check(t, conn.Close())
+					leave()
+				}
+			}
+			check(t, os.WriteFile(ready, []byte("late"), 0o644)) // so that the fork stays
+		}
+		during.Store(&do)
+		_, err = d.KeepFork(t.Context(), root, "shop", name, ipc.KeepRequest{})
+		check(t, err)
+		leave()
+		if !switched {
+			t.Errorf("%s: the app was not switched", name)
+		}
+
+		check(t, os.Remove(ready))
+		ended, leave = enter()
+		check(t, d.DropFork(t.Context(), root, "shop", name))
+		end("after the drop")
+		leave()
 	}
 }
 

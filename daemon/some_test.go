@@ -87,6 +87,7 @@ func TestForksAtWork(t *testing.T) {
 		testKeepPart,
 		testReceiptsOfKeep,
 		testWrittenWhileKept,
+		testInsideWhileKept,
 		testForkSettings,
 		testForkSetWhileMade,
 		testForksPartly,

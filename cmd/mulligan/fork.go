@@ -127,8 +127,8 @@ func newKeep(c *cli) *cobra.Command {
 		Long: `Take the app to the present state of one of its forks, and drop the fork. This is a
 rollback whose target is the fork: it makes a safety checkpoint first, and mulligan redo
 goes back to it. The other forks stay. The fork does not run meanwhile, except its virtual
-machine; if a file in its folder is changed meanwhile, it is not dropped, and a warning
-says so.
+machine, and what mulligan exec runs in it is ended; if a file in its folder is changed
+meanwhile, it is not dropped, and a warning says so.
 
 With --scope the app gets only a part of the fork. The rest is in the checkpoint of the
 fork that the app has afterwards, which mulligan list shows. A PATH of --scope is relative

@@ -85,7 +85,11 @@ func (s *Set) Condition(ctx context.Context, a *App, now systemd.Status) (runnin
 	if err != nil {
 		return running, nil
 	}
-	well = health.Ask(ctx, *h, opts, healthPatience) == nil
+	err = health.Ask(ctx, *h, opts, healthPatience)
+	if errs.KindOf(err) == errs.Busy { // a command is not let into a fork that is being kept
+		return running, nil
+	}
+	well = err == nil
 	return running, &well
 }
 

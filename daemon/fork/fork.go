@@ -394,7 +394,8 @@ func (s *Service) beginAgain(a *app.App, begin func() error) {
 	}
 }
 
-// pause stops a fork, except its guest, and those of its database servers whose files are kept. begin starts again what ran, as does the next start of the daemon after a crash.
+// pause stops a fork, except its guest, and those of its database servers whose files are kept, and ends what others run inside. begin starts again what ran of the fork
+// itself, as does the next start of the daemon after a crash.
 func (s *Service) pause(ctx context.Context, a *app.App) (begin func() error, err error) {
 	begin = func() error { return nil }
 	release, err := s.apps.Acquire(ctx, a, "keep fork", accounts.Self())
@@ -410,8 +411,13 @@ func (s *Service) pause(ctx context.Context, a *app.App) (begin func() error, er
 		}
 		stop, again = !st.Down(), st.Intent() == systemd.Up // also one that is not well
 	}
+	admit, err := s.apps.EndInside(ctx, a)
+	if err != nil {
+		return begin, err
+	}
 	mark := func(lent bool) error { return s.registry.ChangeFork(ctx, a, func(f *ipc.Fork) { f.Lent = lent }) }
 	begin = func() error {
+		defer admit()
 		release, err := s.apps.AcquireBrief(ctx, a, "keep fork")
 		if err != nil {
 			return err
@@ -425,7 +431,7 @@ func (s *Service) pause(ctx context.Context, a *app.App) (begin func() error, er
 	}
 	if stop {
 		if err := mark(true); err != nil { // it is recorded before the stop, or the fork runs on
-			return func() error { return nil }, err
+			return func() error { admit(); return nil }, err
 		}
 		if err := s.apps.PauseHost(ctx, a); err != nil {
 			return begin, err

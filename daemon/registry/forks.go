@@ -159,6 +159,9 @@ func (svc *Service) RemoveFork(ctx context.Context, who ipc.Caller, a *app.App) 
 		return err
 	}
 	defer func() { noteUndropped(a, err) }()
+	if _, err := svc.apps.EndInside(ctx, a); err != nil { // nobody is let in again, also if the drop fails and is tried again
+		return err
+	}
 	if a.Rec().Fork.Project != "" { // its containers need not be all there to be removed
 		svc.turns.StopTracker(a)
 		snap.Begin(ctx, "removing the containers of the fork")
@@ -226,6 +229,11 @@ func (svc *Service) ClearFork(ctx context.Context, a *app.App) error {
 		return err
 	}
 	defer release()
+	admit, err := svc.apps.EndInside(ctx, a)
+	if err != nil {
+		return err
+	}
+	defer admit()
 	if err := svc.stopFork(ctx, a); err != nil {
 		return err
 	}
