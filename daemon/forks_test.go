@@ -165,6 +165,44 @@ func testForkSetWhileMade(t *testing.T) {
 	}
 }
 
+// testPartsOfFork changes a fork's registration: what was made for the fork stays the fork's, so that its drop leaves nothing, and other settings can be changed.
+func testPartsOfFork(t *testing.T) {
+	t.Parallel()
+	testkit.Need(t, "root")
+	w := forkWorld(t)
+	w.set(t, "zero")
+	d := w.open(t)
+	defer w.close(t, d)
+	_, err := d.AddApp(t.Context(), root, ipc.App{
+		Slug: "shop", Workspace: w.ws(), Run: []string{"sh", "-c", "exec sleep 100000"},
+		Databases: []ipc.Database{{Name: "cache", Driver: "redis", DSN: "redis:///?socket=" + startRedis(t)}, {Name: "shop", Driver: "sqlite", DSN: "shop.db"}},
+	})
+	check(t, err)
+	made, err := d.Fork(t.Context(), root, "shop", ipc.ForkRequest{})
+	check(t, err)
+	f := made.Forks[0]
+	name := "other"
+	more := append(slices.Clone(f.Databases), ipc.Database{Name: "more", Driver: "sqlite", DSN: "more.db"})
+	for what, change := range map[string]ipc.AppChange{
+		"no databases": {Databases: &[]ipc.Database{}}, "a database more": {Databases: &more},
+		"another unit": {Unit: &name}, "another domain": {Domain: &name}, "volumes": {Volumes: &[]ipc.Volume{{Name: "v"}}},
+	} {
+		if _, err := d.SetApp(t.Context(), root, f.Slug, change); errs.KindOf(err) != errs.Conflict || errs.HintOf(err) == "" {
+			t.Errorf("a fork with %s: %v", what, err)
+		}
+	}
+	run := []string{"sh", "-c", "exec sleep 200000"}
+	f.Databases[1].Env = "DATABASE_URL"
+	f, err = d.SetApp(t.Context(), root, f.Slug, ipc.AppChange{Run: &run, Databases: &f.Databases})
+	if err != nil || f.Databases[1].Env != "DATABASE_URL" || !slices.Equal(f.Run, run) || f.State != "running" {
+		t.Errorf("a fork that may be changed is %+v, %v", f, err)
+	}
+	check(t, d.DropFork(t.Context(), root, "shop", f.Fork.Name))
+	if pids := mounters(filepath.Join(w.state(), "apps", string(f.ID))); len(pids) > 0 {
+		t.Errorf("after the drop, the processes %q see the fork's folders", pids)
+	}
+}
+
 // testReceiptsOfKeep keeps forks where a step fails. The client gets the receipt of a rollback that was put back, with the error, and of one that was done
 // where only the fork could not be dropped.
 func testReceiptsOfKeep(t *testing.T) {

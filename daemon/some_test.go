@@ -90,6 +90,7 @@ func TestForksAtWork(t *testing.T) {
 		testInsideWhileKept,
 		testForkSettings,
 		testForkSetWhileMade,
+		testPartsOfFork,
 		testForksPartly,
 		testForksMounted,
 		testExpiry,

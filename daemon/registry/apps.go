@@ -5,6 +5,7 @@ import (
 	"context"
 	"io"
 	"os"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -213,6 +214,9 @@ func set[T any](field *T, to *T) {
 
 // change checks a new record of an app and applies it. The notes describe changes outside of mulligan.
 func (svc *Service) change(ctx context.Context, who ipc.Caller, a *app.App, rec store.App) (notes []string, err error) {
+	if err := checkForkChange(a.Rec(), rec); err != nil {
+		return nil, err
+	}
 	if err := appfile.Validate(rec.App); err != nil {
 		return nil, err
 	}
@@ -246,6 +250,32 @@ func (svc *Service) change(ctx context.Context, who ipc.Caller, a *app.App, rec 
 		return nil, errs.Also(err, e)
 	}
 	return notes, nil
+}
+
+// checkForkChange refuses other databases, and another unit or domain, for a fork. Those that it has were made for it and are removed with it, as its record
+// names them; and keep would find no place in the app for what is only in the fork.
+func checkForkChange(old, rec store.App) error {
+	same := func(x, y ipc.Database) bool {
+		x.Env, y.Env = "", ""
+		return layer.AsAsked(x) == layer.AsAsked(y)
+	}
+	what := ""
+	switch {
+	case old.Fork == nil:
+	case !slices.EqualFunc(rec.Databases, old.Databases, same):
+		what = "databases"
+	case rec.Unit != old.Unit:
+		what = "unit"
+	case rec.Engine != old.Engine || !reflect.DeepEqual(rec.Volumes, old.Volumes):
+		what = "containers"
+	case rec.Domain != old.Domain || rec.URI != old.URI:
+		what = "domain"
+	}
+	if what == "" {
+		return nil
+	}
+	return errs.New(errs.Conflict, "", "%s is a fork, and the %s of a fork cannot be changed", old.Slug, what).
+		WithHint("change the app itself, before a fork is made of it or after one was kept")
 }
 
 // enforce applies a checked record of an app. If it cannot be recorded, the app goes on as it was.
