@@ -245,7 +245,7 @@ func testReceiptsOfKeep(t *testing.T) {
 }
 
 // testWrittenWhileKept writes a file into a fork's folder while the app is taken to the fork's state. The fork does not run meanwhile; it stays, with the
-// file, and runs again. Where nothing is written, it goes.
+// file, and runs again; if it cannot be started, the answer says so, and the daemon's next start tries again. Where nothing is written, it goes.
 func testWrittenWhileKept(t *testing.T) {
 	t.Parallel()
 	testkit.Need(t, "root")
@@ -253,12 +253,17 @@ func testWrittenWhileKept(t *testing.T) {
 	w.set(t, "zero")
 	var d *daemon.Daemon
 	var during atomic.Pointer[func()] // is called once while the app is switched
+	var starts atomic.Int64           // the number of the start, counted from now, that fails as do those after it; 0 or less: none
 	opt := w.options()
 	opt.Failpoint = func(step string) error {
 		if step == "commit files" {
 			if do := during.Swap(nil); do != nil {
 				(*do)()
 			}
+		}
+		if step == "start unit" && starts.Add(-1) == 0 {
+			starts.Store(1) // again
+			return errors.New("the test says so")
 		}
 		return nil
 	}
@@ -297,13 +302,34 @@ func testWrittenWhileKept(t *testing.T) {
 			t.Errorf("%s: the fork is %q afterwards", what, now)
 		}
 	}
+	do := func() {
+		check(t, os.WriteFile(filepath.Join(fork.ws(), "later"), nil, 0o644))
+		starts.Store(2) // the app starts, and the fork does not
+	}
+	during.Store(&do)
+	res, err := d.KeepFork(t.Context(), root, "shop", "tried", ipc.KeepRequest{})
+	if err != nil || !slices.Contains(res.Warnings, "the fork tried could not be started again: the test says so") || state() == "running" {
+		t.Errorf("a fork that cannot be started again is %s, and the answer says %v, %q", state(), err, res.Warnings)
+	}
+	isLent := func(want bool) {
+		t.Helper()
+		if f, err := d.App(t.Context(), root, "shop-tried"); err != nil || f.Fork.Lent != want {
+			t.Errorf("the record says that the fork was stopped to be kept: %t, %v", f.Fork.Lent, err)
+		}
+	}
+	isLent(true)
+	starts.Store(0)
+	w.close(t, d)
+	d = w.openAs(t, opt)
+	testkit.Eventually(t, "the daemon's next start starts the fork", func() bool { return state() == "running" })
+	isLent(false)
 	if got, err := os.ReadFile(filepath.Join(fork.ws(), "late")); err != nil || string(got) != "late" {
 		t.Errorf("the fork has %q, %v", got, err)
 	}
 	if got, err := fork.sqliteSays(); err != nil || got != "late" {
 		t.Errorf("the fork's database has %q, %v", got, err)
 	}
-	res, err := d.KeepFork(t.Context(), root, "shop", "tried", ipc.KeepRequest{})
+	res, err = d.KeepFork(t.Context(), root, "shop", "tried", ipc.KeepRequest{})
 	check(t, err)
 	if list, err := d.Forks(t.Context(), root, "shop"); err != nil || len(list.Forks) != 0 || len(res.Warnings) != 0 {
 		t.Errorf("kept again: %+v, %v, %q", list.Forks, err, res.Warnings)

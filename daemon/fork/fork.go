@@ -294,10 +294,17 @@ func (s *Service) KeepFork(ctx context.Context, who ipc.Caller, ref, name string
 		if len(a.Rec().Fork.Dotenv) > 0 {
 			stop = s.lend
 		}
-		begin, err := stop(ctx, a)
-		defer s.beginAgain(a, begin)
-		if err != nil {
-			return res, errs.Wrap(errs.Failed, op, err)
+		begin, failed := stop(ctx, a)
+		defer func() {
+			if left := s.beginAgain(a, begin); left != nil {
+				res.Warnings = append(res.Warnings, fmt.Sprintf("the fork %s could not be started again: %s", name, errs.Words(left)))
+				if err != nil { // perhaps there is no receipt
+					err = errs.Also(err, left)
+				}
+			}
+		}()
+		if failed != nil {
+			return res, errs.Wrap(errs.Failed, op, failed)
 		}
 	}
 	made, err := s.checkpoints.Create(ctx, who, string(a.Rec().ID), ipc.CreateRequest{Notes: "kept"}, seeded...)
@@ -385,13 +392,11 @@ func (s *Service) changedSince(ctx context.Context, a *app.App, cp store.Checkpo
 }
 
 // beginAgain starts what was stopped of a fork, unless the fork is dropped, or was in part.
-func (s *Service) beginAgain(a *app.App, begin func() error) {
+func (s *Service) beginAgain(a *app.App, begin func() error) error {
 	if _, err := s.apps.Find(accounts.Self(), string(a.Rec().ID)); err != nil || a.Rec().Fork.Making {
-		return
+		return nil
 	}
-	if err := begin(); err != nil {
-		s.opt.Log.Error("a fork could not be started again", "app", a.Rec().Slug, "err", err)
-	}
+	return begin()
 }
 
 // pause stops a fork, except its guest, and those of its database servers whose files are kept, and ends what others run inside. begin starts again what ran of the fork
@@ -424,10 +429,13 @@ func (s *Service) pause(ctx context.Context, a *app.App) (begin func() error, er
 		}
 		defer release()
 		err = s.apps.StartSeeded(ctx, a.Now.Load())
-		if err == nil && stop {
-			err = errs.Also(s.apps.StartAgain(ctx, a, again), mark(false))
+		if err != nil || !stop {
+			return err
 		}
-		return err
+		if err := s.apps.StartAgain(ctx, a, again); err != nil {
+			return err // the record says that it was stopped: the daemon's next start tries again
+		}
+		return mark(false)
 	}
 	if stop {
 		if err := mark(true); err != nil { // it is recorded before the stop, or the fork runs on
