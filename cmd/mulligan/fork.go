@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"mulligan/cmd/mulligan/place"
+	"mulligan/errs"
 	"mulligan/ipc"
 )
 
@@ -200,10 +201,11 @@ func (f *dropCmd) run(ctx context.Context, names []string) error {
 			names = append(names, a.Fork.Name)
 		}
 	}
-	for _, name := range names {
-		if err := client.DropFork(ctx, app, name); err != nil {
-			return err
+	for _, name := range names { // one that cannot be dropped keeps no other
+		err = errs.Also(err, client.DropFork(ctx, app, name))
+		if ctx.Err() != nil {
+			break
 		}
 	}
-	return nil
+	return err
 }

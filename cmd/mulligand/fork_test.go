@@ -99,6 +99,14 @@ func testForks(t *testing.T) {
 	if left := ask[ipc.ForkList](d, "forks", "--app", "shop").Forks; len(left) != 2 {
 		t.Errorf("left are %+v", left)
 	}
+	d.must("fork", "--app", made[0].Slug, "--no-start")
+	if _, said, code := d.mulligan("drop", "--all", "--app", "shop"); code != 4 || !strings.Contains(said, "shop-1 has forks itself") {
+		t.Errorf("a drop of all forks, of which one has a fork: %d, %s", code, said)
+	}
+	if left := ask[ipc.ForkList](d, "forks", "--app", "shop").Forks; len(left) != 1 || left[0].Slug != "shop-1" {
+		t.Errorf("of the forks, %d are left", len(left))
+	}
+	d.must("drop", "--all", "--app", made[0].Slug)
 	d.must("drop", "--all", "--app", "shop")
 	for _, f := range made {
 		if _, err := os.Stat(f.Workspace); !os.IsNotExist(err) {
