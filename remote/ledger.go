@@ -347,7 +347,11 @@ func (l *ledger) sealFor(to []string) {
 		l.Sent[i].Doubt = true
 	}
 	for i := range l.intents {
-		l.intents[i].Bad = true
+		in := &l.intents[i]
+		in.Bad = true
+		if in.Sent != nil {
+			in.Sent.Doubt = true
+		}
 	}
 	l.known = map[snap.Hash]struct{}{}
 }
