@@ -112,8 +112,11 @@ func (f *fetcher) get(h snap.Hash, blobs *errgroup.Group) error {
 	if why == nil {
 		why = errs.New(errs.Corrupt, "", "an object of the checkpoint is in no pack that the remote's log names")
 	}
-	return &errs.Error{Kind: errs.Corrupt, Message: "the checkpoint is not whole on the remote", Err: why,
-		Hint: "use another checkpoint; the host that sent it can send it again: `mulligan verify --remote`"}
+	hint := "use another checkpoint; the host that sent it can send it again: `mulligan verify --remote`"
+	if f.h.denied != nil { // the object may be in a pack that an entry for others names
+		hint = errs.HintOf(f.h.denied)
+	}
+	return &errs.Error{Kind: errs.Corrupt, Message: "the checkpoint is not whole on the remote", Err: why, Hint: hint}
 }
 
 // putNode stores a node, after the objects to which it refers.

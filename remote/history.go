@@ -33,7 +33,8 @@ type History struct {
 	Problems []string
 	// Warnings say, in whole sentences, what may be missing.
 	Warnings []string
-	lastBad  bool // the newest entry cannot be read
+	lastBad  bool  // the newest entry cannot be read
+	denied   error // why an entry cannot be read that is sealed for others
 	// Key is the log's key, which who takes the place over needs.
 	Key []byte
 
@@ -113,6 +114,9 @@ func (r Reader) Read(ctx context.Context) (*History, error) {
 		h.lastBad = e == nil
 		if e == nil {
 			h.problem("Entry %d of the log cannot be read: %s.", n, errs.Words(problems[i]))
+			if errs.KindOf(problems[i]) == errs.Denied {
+				h.denied = problems[i]
+			}
 			prev = sum(raw[i])
 			continue
 		}

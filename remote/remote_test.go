@@ -14,6 +14,7 @@ import (
 	"filippo.io/age"
 
 	"mulligan/errs"
+	"mulligan/remote/identity"
 	"mulligan/remote/s3test"
 	"mulligan/testkit"
 )
@@ -326,6 +327,42 @@ func testNewRecipient(t *testing.T, s servers) {
 			doubtful("after one more is added", "cp-1", "cp-2")
 		}
 	}
+}
+
+// testPruneNewRecipient: a prune leaves of what two checkpoints have in common only what was sent last. If that was for another recipient, the older one
+// of them, which was not sent again, is read with both identities in one file, and who has one of the two is told so.
+func testPruneNewRecipient(t *testing.T, s servers) {
+	h := newHost(t, s.start(t).Endpoint)
+	first := h.id
+	h.write(20, 500)
+	h.push("cp-0")
+	h.write(1, 500)
+	h.push("cp-1")
+	h.lose("cp-0")
+	h.lose("cp-1")
+	second, err := age.GenerateX25519Identity()
+	must(t, err)
+	h.id, h.cfg.Recipients = second, []age.Recipient{second.Recipient()}
+	h.restart(nil)
+	h.push("cp-2") // the contents of cp-1
+	fetch := func(file string) error {
+		t.Helper()
+		ids, err := identity.Parse(file)
+		must(t, err)
+		hist, err := Reader{h.bucket, h.cfg.Name, ids}.Read(t.Context())
+		must(t, err)
+		return h.fetch(hist, "cp-1")
+	}
+	must(t, fetch(first.String()))
+	if res := h.prune("cp-1", "cp-2"); res.Packs != 1 || res.Stay != 2 {
+		t.Fatalf("%+v", res)
+	}
+	for which, id := range []*age.X25519Identity{first, second} {
+		if err := fetch(id.String()); errs.KindOf(err) != errs.Corrupt || !strings.Contains(errs.Words(err), "into one file") {
+			t.Errorf("identity %d alone: %s", which, errs.Words(err))
+		}
+	}
+	must(t, fetch(first.String()+"\n"+second.String()+"\n"))
 }
 
 // Somebody who can write to the bucket and knows the recipient writes entries of the log: none of them is read, all of them are told, and the host

@@ -83,7 +83,8 @@ func sealInto(out *bytes.Buffer, p []byte, to []age.Recipient) error {
 func open(sealed []byte, ids []age.Identity) ([]byte, error) {
 	r, err := age.Decrypt(bytes.NewReader(sealed), ids...)
 	if wrong := new(age.NoIdentityMatchError); errors.As(err, &wrong) {
-		return nil, errs.New(errs.Denied, "", "the identity is not one that this is sealed for").WithHint("use the identity of the remote's recipient")
+		return nil, errs.New(errs.Denied, "", "the identity is not one that this is sealed for").
+			WithHint("use the identity of the remote's recipient; where the recipients were replaced, put the old and the new identity into one file")
 	}
 	var packed []byte
 	if err == nil {

@@ -83,6 +83,7 @@ var onServers = []func(*testing.T, servers){
 	testLedgerNotBelieved,
 	testPushCutShort,
 	testNewRecipient,
+	testPruneNewRecipient,
 	testForgedEntry,
 	testFaultsOfTheNetwork,
 	testServerAway,
