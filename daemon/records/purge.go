@@ -19,8 +19,8 @@ func (r *Records) PurgeLater(id ipc.AppID) {
 }
 
 // FinishPurges finishes the purges that an earlier process, or this one, did not complete. It deletes the contents of the apps, and calls
-// clear, which removes everything else of an app and reports whether nothing is left. A purge that fails keeps no other from being finished; the
-// next call tries it again, and Problems says so until then.
+// clear, which removes everything else of an app and reports whether nothing is left. A purge that fails keeps no other from being finished, and a store
+// that cannot be opened keeps nothing that is elsewhere; the next call tries again, and Problems says so until then.
 func (r *Records) FinishPurges(ctx context.Context, clear func(ipc.AppID) (gone bool, err error)) error {
 	r.mu.Lock()
 	list := r.purged
@@ -40,9 +40,7 @@ func (r *Records) FinishPurges(ctx context.Context, clear func(ipc.AppID) (gone 
 }
 
 func (r *Records) finishPurge(ctx context.Context, id ipc.AppID, clear func(ipc.AppID) (gone bool, err error)) error {
-	if err := r.Contents.openAll(); err != nil { // nothing says which store has the app's contents
-		return err
-	}
+	unopened := r.Contents.openAll() // nothing says which store has the app's contents: it may be one that cannot be opened
 	if err := r.opt.Failpoint.At("finish purge"); err != nil {
 		return err
 	}
@@ -50,7 +48,8 @@ func (r *Records) finishPurge(ctx context.Context, id ipc.AppID, clear func(ipc.
 		return err
 	}
 	gone, err := clear(id)
-	if err != nil {
+	if err = errs.Also(err, unopened); err != nil {
+		r.WakeCollector() // of what is deleted, the space is freed now
 		return err
 	}
 	return r.EndPurge(ctx, id, gone)
