@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"mulligan/errs"
@@ -34,7 +35,7 @@ type Reporter struct {
 const (
 	// barrier bounds how long a call waits until earlier writes are in the journal.
 	barrier = 250 * time.Millisecond
-	// longEnd bounds how long the beginning of a turn waits for the end of those before it.
+	// longEnd bounds how long an agent waits until the daemon is told the ends of earlier turns.
 	longEnd = time.Second
 )
 
@@ -63,14 +64,17 @@ func (r *Reporter) beginTurn(ctx context.Context, ev Event) error {
 	if err != nil {
 		return err
 	}
-	return r.with(ctx, ev, func(s *session) error {
-		if s.Turn != "" && ev.Turn != "" && s.Own == ev.Turn {
-			return r.begunIn(ctx, ev, s, app) // the event was reported twice
+	var ending []endedTurn
+	err = r.with(ctx, ev, func(s *session) error {
+		if s.Turn == "" || ev.Turn == "" || s.Own != ev.Turn { // else the event was reported twice
+			ending = s.next(ev, app)
 		}
-		r.open(ctx, s, ev)
-		s.at(ev, app)
 		return r.begunIn(ctx, ev, s, app)
 	})
+	if err == nil {
+		r.tellEarlier(ctx, ev, ending)
+	}
+	return err
 }
 
 // errAutoOff is why turns of an app without automatic checkpoints have none. The daemon records them all the same.
@@ -107,18 +111,13 @@ func (r *Reporter) Lacks(ctx context.Context, ev Event, err error) string {
 	return line
 }
 
-// open makes ev's turn the session's open one, and ends those before it, as after a person's interruption. An error is no reason for the turn not
-// to begin: the ends are told again later, and if the daemon cannot be reached, it is the turn's own begin that says so.
-func (r *Reporter) open(ctx context.Context, s *session, ev Event) {
+// next makes ev's turn, in app, the session's open one, and returns those that ended before it, also by a person's interruption, and of which the
+// daemon is still to be told. It is told once the turn has begun, which must not wait for them.
+func (s *session) next(ev Event, app string) []endedTurn {
 	s.close()
-	wait := longEnd
-	if until, bound := ctx.Deadline(); bound {
-		wait = min(wait, time.Until(until)/2) // the rest is for the turn
-	}
-	short, cancel := context.WithTimeout(ctx, wait)
-	defer cancel()
-	s.Ending, _ = r.tellEnds(short, s.Ending)
 	s.open(ev)
+	s.at(ev, app)
+	return s.Ending
 }
 
 // open makes ev's turn the open one.
@@ -167,9 +166,7 @@ func (r *Reporter) begunIn(ctx context.Context, ev Event, s *session, app string
 	turn, err := r.beginIn(ctx, ev, s, app)
 	if err == nil && turn.EndedAt != nil {
 		calls, running := s.Calls, s.Open
-		s.close()
-		s.open(ev)
-		s.at(ev, app)
+		s.next(ev, app)
 		s.Calls, s.Open = calls, running
 		_, err = r.beginIn(ctx, ev, s, app)
 	}
@@ -185,8 +182,8 @@ func (r *Reporter) beginIn(ctx context.Context, ev Event, s *session, app string
 	})
 }
 
-// endTurn ends the open turn. While the daemon is told, which may take long, other hooks of the session are not excluded. What it could not be
-// told, because it is away for a moment or the hook's time is up, is told when the session's next turn begins or ends.
+// endTurn ends the open turn. What the daemon could not be told, because it is away for a moment or the hook's time is up, is told when the session's
+// next turn begins or ends.
 func (r *Reporter) endTurn(ctx context.Context, ev Event) error {
 	var ending []endedTurn
 	err := r.with(ctx, ev, func(s *session) error {
@@ -196,10 +193,33 @@ func (r *Reporter) endTurn(ctx context.Context, ev Event) error {
 		ending = s.Ending
 		return nil
 	})
-	if err != nil || len(ending) == 0 {
-		return err
+	return errs.Also(err, r.tellEnds(ctx, ev, ending))
+}
+
+// tellEarlier tells the daemon, after a turn began, of the ends of those before it. An error is no reason to report the new turn as failed: they
+// are told again later.
+func (r *Reporter) tellEarlier(ctx context.Context, ev Event, ending []endedTurn) {
+	short, cancel := briefly(ctx)
+	defer cancel()
+	_ = r.tellEnds(short, ev, ending)
+}
+
+// briefly bounds ctx for the ends of earlier turns.
+func briefly(ctx context.Context) (context.Context, context.CancelFunc) {
+	wait := longEnd
+	if until, bound := ctx.Deadline(); bound {
+		wait = min(wait, time.Until(until)/2) // the rest is for what else the hook does
 	}
-	left, err := r.tellEnds(ctx, ending)
+	return context.WithTimeout(ctx, wait)
+}
+
+// tellEnds tells the daemon that turns of ev's session ended, and forgets those of which it was told. While it is told, which may take long, other
+// hooks of the session are not excluded.
+func (r *Reporter) tellEnds(ctx context.Context, ev Event, ending []endedTurn) error {
+	if len(ending) == 0 {
+		return nil
+	}
+	left, err := r.sendEnds(ctx, ending)
 	return errs.Also(err, r.with(ctx, ev, func(s *session) error {
 		s.Ending = append(left, slices.DeleteFunc(s.Ending, func(t endedTurn) bool {
 			return slices.ContainsFunc(ending, func(o endedTurn) bool { return o.Turn == t.Turn })
@@ -208,33 +228,54 @@ func (r *Reporter) endTurn(ctx context.Context, ev Event) error {
 	}))
 }
 
-// tellEnds tells the daemon that turns ended, and returns those of which it could not be told.
-func (r *Reporter) tellEnds(ctx context.Context, ending []endedTurn) (left []endedTurn, err error) {
+// sendEnds tells the daemon that turns ended, and returns those of which it could not be told. Each app is told by itself, so that one that takes
+// long, as while its files are read, keeps no other waiting. Only the last of the turns has the whole time of ctx: the daemon probably knows the
+// end of the others, and does not answer because it is still at work on it.
+func (r *Reporter) sendEnds(ctx context.Context, ending []endedTurn) (left []endedTurn, err error) {
+	short, cancel := briefly(ctx)
+	defer cancel()
+	apps := map[string]bool{}
 	for _, t := range ending {
-		var apps []string
+		left = append(left, endedTurn{Turn: t.Turn})
 		for _, app := range t.Apps {
-			_, failed := r.Daemon.EndTurn(ctx, app, ipc.TurnID(t.Turn))
-			if failed != nil && errs.KindOf(failed) != errs.NotFound { // an app that is gone has no open turn
-				apps, err = append(apps, app), errs.Also(err, failed)
-			}
-		}
-		if len(apps) > 0 {
-			left = append(left, endedTurn{t.Turn, apps})
+			apps[app] = true
 		}
 	}
-	return left, err
+	var work sync.WaitGroup
+	var mu sync.Mutex // guards left and err
+	for app := range apps {
+		work.Go(func() {
+			for i, t := range ending {
+				if !slices.Contains(t.Apps, app) {
+					continue
+				}
+				bound := short
+				if i == len(ending)-1 {
+					bound = ctx
+				}
+				_, failed := r.Daemon.EndTurn(bound, app, ipc.TurnID(t.Turn))
+				if failed != nil && errs.KindOf(failed) != errs.NotFound { // an app that is gone has no open turn
+					mu.Lock()
+					left[i].Apps, err = append(left[i].Apps, app), errs.Also(err, failed)
+					mu.Unlock()
+				}
+			}
+		})
+	}
+	work.Wait()
+	return slices.DeleteFunc(left, func(t endedTurn) bool { return len(t.Apps) == 0 }), err
 }
 
 func (r *Reporter) beginCall(ctx context.Context, ev Event) error {
 	var app, turn string
+	var ending []endedTurn
 	req := ipc.BeginCall{CallID: ipc.CallID(id(ev.Call)), Tool: id(ev.Tool), Before: true, DeadlineMS: int(barrier.Milliseconds())}
 	within := func(s *session) (err error) {
 		if app, err = r.where(ctx, ev, s); err != nil {
 			return err
 		}
 		if !s.has(ev) {
-			r.open(ctx, s, ev)
-			s.at(ev, app)
+			ending = s.next(ev, app)
 		}
 		if req.CallID == "" {
 			req.CallID = ipc.CallID(s.begun(r.Agent.Name, ev))
@@ -247,16 +288,18 @@ func (r *Reporter) beginCall(ctx context.Context, ev Event) error {
 	if err == nil {
 		_, err = r.Daemon.BeginCall(ctx, app, ipc.TurnID(turn), req)
 	}
-	if errs.KindOf(err) != errs.NotFound || turn == "" {
-		return err
+	if errs.KindOf(err) == errs.NotFound && turn != "" {
+		// The daemon has ended the turn or does not know it any more, or the app was registered anew.
+		err = r.with(ctx, ev, func(s *session) error {
+			s.Apps, s.Where = slices.DeleteFunc(s.Apps, func(a string) bool { return a == app }), nil
+			return within(s)
+		})
+		if err == nil {
+			_, err = r.Daemon.BeginCall(ctx, app, ipc.TurnID(turn), req)
+		}
 	}
-	// The daemon has ended the turn or does not know it any more, or the app was registered anew.
-	err = r.with(ctx, ev, func(s *session) error {
-		s.Apps, s.Where = slices.DeleteFunc(s.Apps, func(a string) bool { return a == app }), nil
-		return within(s)
-	})
 	if err == nil {
-		_, err = r.Daemon.BeginCall(ctx, app, ipc.TurnID(turn), req)
+		r.tellEarlier(ctx, ev, ending)
 	}
 	return err
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"mulligan/errs"
@@ -26,7 +27,9 @@ type fakeDaemon struct {
 	fault error
 	// endFault is the error of the end of a turn, which then stays open.
 	endFault error
-	auto     bool // the apps have automatic checkpoints
+	auto     bool          // the apps have automatic checkpoints
+	hangs    string        // the app in which the end of a turn gets no answer
+	takes    time.Duration // what the begin of a turn takes
 }
 
 func newFakeDaemon() *fakeDaemon {
@@ -50,7 +53,13 @@ func (d *fakeDaemon) AppAt(_ context.Context, dir string) (ipc.App, error) {
 	return ipc.App{}, errs.New(errs.NotFound, "find the app", "%s", dir)
 }
 
-func (d *fakeDaemon) BeginTurn(_ context.Context, app string, req ipc.BeginTurn) (ipc.Turn, error) {
+func (d *fakeDaemon) BeginTurn(ctx context.Context, app string, req ipc.BeginTurn) (ipc.Turn, error) {
+	if d.takes > 0 {
+		time.Sleep(d.takes)
+	}
+	if ctx.Err() != nil {
+		return ipc.Turn{}, ctx.Err()
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if open, known := d.turns[app+"/"+string(req.TurnID)]; known && !open {
@@ -60,7 +69,13 @@ func (d *fakeDaemon) BeginTurn(_ context.Context, app string, req ipc.BeginTurn)
 	return ipc.Turn{ID: req.TurnID}, d.tell("begin turn %s in %s: %s %s %s", req.TurnID, app, req.ConversationID, req.MessageID, req.Agent)
 }
 
-func (d *fakeDaemon) EndTurn(_ context.Context, app string, turn ipc.TurnID) (ipc.Turn, error) {
+func (d *fakeDaemon) EndTurn(ctx context.Context, app string, turn ipc.TurnID) (ipc.Turn, error) {
+	if app == d.hangs {
+		<-ctx.Done()
+	}
+	if ctx.Err() != nil {
+		return ipc.Turn{}, ctx.Err()
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if !d.turns[app+"/"+string(turn)] {
@@ -106,6 +121,9 @@ func say(t *testing.T, reporter Reporter, d *fakeDaemon, ev Event, want ...strin
 	if err := reporter.Report(t.Context(), ev); err != nil {
 		t.Fatalf("%+v: %v", ev, err)
 	}
+	if i := slices.IndexFunc(d.told, func(line string) bool { return strings.HasPrefix(line, "end turn ") }); i >= 0 {
+		slices.Sort(d.told[i:]) // several apps are told at the same time
+	}
 	if !slices.Equal(d.told, want) {
 		t.Fatalf("%+v: the daemon was told\n%q, not\n%q", ev, d.told, want)
 	}
@@ -127,13 +145,13 @@ func TestTellOwnIDs(t *testing.T) {
 	say(t, reporter, d, Event{Kind: CallBegins, Turn: "t1", Call: "c3", Tool: "Bash", Dirs: []string{"/srv/blog"}},
 		"begin turn t1 in blog: s t1 codex", "begin call c3 of t1 in blog: Bash")
 	say(t, reporter, d, Event{Kind: CallEnds, Call: "c3"}, "end call c3 of t1 in blog")
-	say(t, reporter, d, Event{Kind: TurnEnds, Turn: "t1"}, "end turn t1 in shop", "end turn t1 in blog")
+	say(t, reporter, d, Event{Kind: TurnEnds, Turn: "t1"}, "end turn t1 in blog", "end turn t1 in shop")
 	say(t, reporter, d, Event{Kind: TurnEnds, Turn: "t1"})
 	say(t, reporter, d, Event{Kind: CallEnds, Turn: "t1", Call: "c2"}) // too late
 	// The turn goes on after its end.
 	say(t, reporter, d, Event{Kind: CallBegins, Turn: "t1", Call: "c4", Tool: "Bash"}, "begin turn t1-2 in shop: s t1-2 codex", "begin call c4 of t1-2 in shop: Bash")
 	// Interrupted: the next prompt ends it.
-	say(t, reporter, d, Event{Kind: TurnBegins, Turn: "t2", Message: "m2"}, "end turn t1-2 in shop", "begin turn t2 in shop: s m2 codex")
+	say(t, reporter, d, Event{Kind: TurnBegins, Turn: "t2", Message: "m2"}, "begin turn t2 in shop: s m2 codex", "end turn t1-2 in shop")
 	// The end of another turn does not end this one.
 	say(t, reporter, d, Event{Kind: TurnEnds, Turn: "t1"})
 	// The daemon forgot everything.
@@ -248,7 +266,7 @@ func TestTellEndFails(t *testing.T) {
 	reporter, d := newReporter(t, codex)
 	d.auto, d.endFault = true, errs.New(errs.Unavailable, "end turn", "the files are not watched yet")
 	say(t, reporter, d, Event{Kind: TurnBegins, Turn: "t1"}, "begin turn t1 in shop: s t1 codex")
-	say(t, reporter, d, Event{Kind: TurnBegins, Turn: "t2"}, "end turn t1 in shop", "begin turn t2 in shop: s t2 codex")
+	say(t, reporter, d, Event{Kind: TurnBegins, Turn: "t2"}, "begin turn t2 in shop: s t2 codex", "end turn t1 in shop")
 	say(t, reporter, d, Event{Kind: CallBegins, Turn: "t2", Call: "c", Tool: "Bash"}, "begin call c of t2 in shop: Bash")
 	if err := reporter.Report(t.Context(), Event{Kind: TurnEnds, Session: "s", Turn: "t2"}); !errors.Is(err, d.endFault) {
 		t.Errorf("%v", err)
@@ -256,7 +274,7 @@ func TestTellEndFails(t *testing.T) {
 	say(t, reporter, d, Event{Kind: CallEnds, Call: "c"}) // too late
 	d.endFault = nil
 	delete(d.turns, "shop/t1") // the app was registered anew meanwhile
-	say(t, reporter, d, Event{Kind: TurnBegins, Turn: "t3"}, "end turn t2 in shop", "begin turn t3 in shop: s t3 codex")
+	say(t, reporter, d, Event{Kind: TurnBegins, Turn: "t3"}, "begin turn t3 in shop: s t3 codex", "end turn t2 in shop")
 	d.endFault = errs.New(errs.Unavailable, "end turn", "nobody answers")
 	if err := reporter.Report(t.Context(), Event{Kind: TurnEnds, Session: "s"}); !errors.Is(err, d.endFault) {
 		t.Errorf("%v", err)
@@ -264,6 +282,38 @@ func TestTellEndFails(t *testing.T) {
 	d.endFault = nil
 	say(t, reporter, d, Event{Kind: TurnEnds}, "end turn t3 in shop") // the end of the session
 	say(t, reporter, d, Event{Kind: TurnEnds})
+}
+
+// The end of a turn that gets no answer takes the time neither of the turn that begins, nor of the ends in other apps.
+func TestTellEndHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		reporter, d := newReporter(t, codex)
+		report := func(limit time.Duration, ev Event) error {
+			t.Helper()
+			ctx, cancel := context.WithTimeout(t.Context(), limit)
+			defer cancel()
+			ev.Session = "s"
+			err := reporter.Report(ctx, ev)
+			if ctx.Err() != nil {
+				t.Errorf("%+v: it took the hook's whole time", ev)
+			}
+			return err
+		}
+		shop, blog := []string{"/srv/shop"}, []string{"/srv/blog"}
+		say(t, reporter, d, Event{Kind: TurnBegins, Turn: "t1"}, "begin turn t1 in shop: s t1 codex")
+		d.hangs, d.takes = "shop", 300*time.Millisecond
+		if err := report(500*time.Millisecond, Event{Kind: TurnBegins, Turn: "t2", Dirs: shop}); err != nil || !d.turns["shop/t2"] {
+			t.Errorf("a prompt, after an end that gets no answer: %v; %v", err, d.turns)
+		}
+		if err := report(500*time.Millisecond, Event{Kind: CallBegins, Turn: "t3", Call: "c", Dirs: blog}); err != nil || !d.calls["blog/c"] {
+			t.Errorf("a call that begins a turn, after ends that get no answer: %v; %v", err, d.calls)
+		}
+		if err := report(3*time.Second, Event{Kind: TurnEnds, Turn: "t3"}); !errors.Is(err, context.DeadlineExceeded) || d.turns["blog/t3"] {
+			t.Errorf("the end of a turn, with others that get no answer: %v; %v", err, d.turns)
+		}
+		d.hangs = ""
+		say(t, reporter, d, Event{Kind: TurnEnds}, "end turn t1 in shop", "end turn t2 in shop")
+	})
 }
 
 // A state that is damaged, foreign or locked is no reason to fail, or to wait
