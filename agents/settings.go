@@ -175,8 +175,8 @@ func (e *Edited) carryOut(write func() error) error {
 	return about(e.Path, errs.New(errs.Conflict, opSettings, "another program changes the file again and again").WithHint("end that program, and try again"))
 }
 
-// Apply carries out plans of Install. It backs up each file before it changes the file. If a change fails, Apply undoes those
-// before it.
+// Apply carries out plans of Install. It backs up each file before it changes the file, and also a file that has all that is mulligan's already. If
+// a change fails, Apply undoes those before it.
 func (b Backups) Apply(list []Edited) error {
 	for i := range list {
 		e := &list[i]
@@ -189,6 +189,10 @@ func (b Backups) Apply(list []Edited) error {
 			}
 			return err
 		})
+		if err == nil && e.Action == "unchanged" && !e.known { // Uninstall is to know what a user wrote in it
+			e.kept.After = sum(e.text)
+			err = b.save(e.Backup, e.kept)
+		}
 		if err != nil {
 			for _, done := range slices.Backward(list[:i+1]) {
 				err = errs.Also(err, b.putBack(done))

@@ -436,34 +436,37 @@ A = "b"
 					t.Errorf("%s: %v, %v:\n%s", what, got, err, text)
 				}
 			}
-			// The user's own entry.
-			if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte(tt.own), 0o600)); err != nil {
-				t.Fatal(err)
-			}
-			before := b.tree()
-			b.install(a)
-			is("the user's own")
-			after := b.tree()
-			b.install(a)
-			b.same("installed twice", b.tree(), after)
-			b.uninstall(a)
-			b.same("uninstalled", b.tree(), before)
-			// Of a file that was changed since, it stays.
-			b.install(a)
-			text, err := os.ReadFile(path)
-			if err := errors.Join(err, os.WriteFile(path, append(text, '\n'), 0o600)); err != nil {
-				t.Fatal(err)
-			}
-			b.uninstall(a)
-			if text, err := os.ReadFile(path); err != nil || !strings.Contains(string(text), "--confirm") || strings.Contains(string(text), " hook ") {
-				t.Errorf("uninstalled, it is\n%s", text)
+			// The user's own entry, which already names the program of the installation, or not.
+			for _, program := range []string{"mulligan", b.place.Program} {
+				b.place.Program = program
+				if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte(tt.own), 0o600)); err != nil {
+					t.Fatal(err)
+				}
+				before := b.tree()
+				b.install(a)
+				is("the user's own")
+				after := b.tree()
+				b.install(a)
+				b.same("installed twice", b.tree(), after)
+				b.uninstall(a)
+				b.same("uninstalled", b.tree(), before)
+				// Of a file that was changed since, it stays.
+				b.install(a)
+				text, err := os.ReadFile(path)
+				if err := errors.Join(err, os.WriteFile(path, append(text, '\n'), 0o600)); err != nil {
+					t.Fatal(err)
+				}
+				b.uninstall(a)
+				if text, err := os.ReadFile(path); err != nil || !strings.Contains(string(text), "--confirm") || strings.Contains(string(text), " hook ") {
+					t.Errorf("uninstalled, it is\n%s", text)
+				}
 			}
 			// One of mulligan's, to which the user adds something.
 			if err := os.Remove(path); err != nil {
 				t.Fatal(err)
 			}
 			b.install(a)
-			text, err = os.ReadFile(path)
+			text, err := os.ReadFile(path)
 			if err != nil || strings.Count(string(text), tt.from) != 1 {
 				t.Fatalf("%v: %q is not once in\n%s", err, tt.from, text)
 			}
