@@ -70,6 +70,18 @@ func TestStartsAtLogin(t *testing.T) {
 	name(bin) // another one, which is there
 	want(`mkdir ../notes && mulligan init ../notes --yes >/dev/null && `+program, names(bin))
 
+	// A container that shares the home folder leaves the unit of the host as it is: one where no manager answers, and one that shares the bus, and so the
+	// host's manager, and lacks the program that the host has.
+	want(`mkdir -p /run/user/0/other/run /run/user/0/other/.config/systemd/user ../other && unset DBUS_SESSION_BUS_ADDRESS &&
+		sed 's,^ExecStart=.*,ExecStart="/gone/mulligand" --user,' ~/.config/systemd/user/mulligand.service >/run/user/0/other/.config/systemd/user/mulligand.service &&
+		export HOME=/run/user/0/other XDG_RUNTIME_DIR=/run/user/0/other/run && mulligan init ../other --yes >/dev/null && `+program, `"/gone/mulligand" --user`)
+	shell(t, work, `cp -r v2 v3`)
+	name(filepath.Join(work, "v3"))
+	want(`mkdir ../plans && unshare -m sh -c 'mount -t tmpfs tmpfs ../v3 && "$0" init ../plans --yes' "$2" >/dev/null && `+program, names(filepath.Join(work, "v3")))
+	want(`systemctl --user stop mulligand && unshare -m sh -c 'mount -t tmpfs tmpfs ../v3 && "$0" status' "$2" >/dev/null && `+state+` && `+program,
+		"enabled-runtime\nactive\n"+names(filepath.Join(work, "v3")))
+	name(bin)
+
 	// A daemon that cannot start at a login does so once it can, however often it was tried.
 	want(`systemctl --user stop mulligand; sed -i 's,^RestartSec=.*,RestartSec=20ms,' ~/.config/systemd/user/mulligand.service; systemctl --user daemon-reload
 		cd ~/.local/state/mulligan/ && mv mulligan.db moved.db && mkdir mulligan.db && systemctl --user start --no-block mulligand && echo ok`, "ok")

@@ -63,8 +63,7 @@ func (l Launcher) Start(ctx context.Context) (*ipc.Client, error) {
 }
 
 func (l Launcher) start(ctx context.Context) (*ipc.Client, error) {
-	_ = l.Renew(ctx) // a unit that cannot be renewed does not start, and the daemon is started without it
-	if l.Socket == "" && os.Getenv("MULLIGAN_SOCKET") == "" && startUnit(ctx) {
+	if l.Socket == "" && os.Getenv("MULLIGAN_SOCKET") == "" && l.startUnit(ctx) {
 		return l.Connect(ctx)
 	}
 	program, err := findDaemon()

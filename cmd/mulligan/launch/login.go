@@ -3,6 +3,8 @@ package launch
 import (
 	"bytes"
 	"context"
+	"errors"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -104,40 +106,54 @@ func (l Launcher) Enable(ctx context.Context) error {
 // execStart finds the program, quoted, in a unit that Enable wrote.
 var execStart = regexp.MustCompile(`(?m)^ExecStart="(.+)" --user$`)
 
-// Renew has the unit that Enable wrote name the present mulligand, if the one that it names is gone, or is that behind a path in PATH. The rest of
-// the unit, and a unit that somebody else wrote, stay as they are.
+// Renew has the unit that Enable wrote name the present mulligand by its path in PATH, if it names it by another path.
 func (l Launcher) Renew(ctx context.Context) error {
+	_, err := l.renew(ctx, func(named, program string) bool { return named == program })
+	return err
+}
+
+// renew has the unit that Enable wrote name the program that this mulligan would start, if old says so of the one that it names, and reports whether
+// it did. The rest of the unit, and a unit that somebody else wrote, stay as they are, and so does all where no manager answers: in a container that
+// shares the home folder, the unit is the host's.
+func (l Launcher) renew(ctx context.Context, old func(named, program string) bool) (bool, error) {
 	if !l.usual() {
-		return nil
+		return false, nil
 	}
 	path, err := unitPath()
 	if err != nil {
-		return nil
+		return false, nil
 	}
 	text, err := os.ReadFile(path)
 	found := execStart.FindSubmatchIndex(text)
 	if err != nil || !bytes.HasPrefix(text, []byte(writtenBy)) || found == nil {
-		return nil
+		return false, nil
 	}
 	program, err := findDaemon()
 	if err != nil {
-		return err
+		return false, err
 	}
 	named, lasting := unquote(string(text[found[2]:found[3]])), Lasting("mulligand", program)
-	if _, err := os.Stat(named); named == lasting || err == nil && named != program {
-		return nil
+	if named == lasting || !old(named, program) {
+		return false, nil
 	}
-	text = slices.Concat(text[:found[2]-1], []byte(quote(lasting)), text[found[3]+1:])
-	if err := durable.WriteFile(path, text, 0o644); err != nil {
-		return errs.Wrap(errs.Failed, opLogin, err)
+	if _, err := manager(ctx, "show-environment"); err != nil {
+		return false, nil
 	}
-	_, err = manager(ctx, "daemon-reload")
-	return errs.Wrap(errs.Failed, opLogin, err)
+	renewed := slices.Concat(text[:found[2]-1], []byte(quote(lasting)), text[found[3]+1:])
+	err = durable.WriteFile(path, renewed, 0o644)
+	if err == nil {
+		if _, err = manager(ctx, "daemon-reload"); err != nil {
+			_ = durable.WriteFile(path, text, 0o644) // else it would be taken for done the next time
+		}
+	}
+	return err == nil, errs.Wrap(errs.Failed, opLogin, err)
 }
 
 // startUnit has the service manager start the daemon if that is its work, and reports whether the daemon was started. Where no manager
 // answers, as in a container that shares the home folder, or the unit fails, it reports false: the daemon is then started without it.
-func startUnit(ctx context.Context) bool {
+// A unit fails whose program is gone, as after an update that put it into another folder. It is renewed only then: in a container that shares the
+// host's manager, a program can be missing that the manager has.
+func (l Launcher) startUnit(ctx context.Context) bool {
 	path, err := unitPath()
 	if err != nil {
 		return false
@@ -151,9 +167,22 @@ func startUnit(ctx context.Context) bool {
 	if _, err := manager(ctx, "is-enabled", Unit); err != nil {
 		return false // somebody switched it off
 	}
+	_ = l.Renew(ctx) // if that fails, the unit starts as it is
+	if startEnabled(ctx) {
+		return true
+	}
+	renewed, _ := l.renew(ctx, func(named, _ string) bool { // if that fails, the daemon is started without the unit
+		_, err := os.Stat(named)
+		return errors.Is(err, fs.ErrNotExist)
+	})
+	return renewed && startEnabled(ctx)
+}
+
+// startEnabled has the service manager start the unit, and reports whether it did.
+func startEnabled(ctx context.Context) bool {
 	short, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	_, err = run(short, "start", Unit)
+	_, err := run(short, "start", Unit)
 	if err != nil && short.Err() == nil {
 		_, _ = manager(ctx, "stop", Unit) // else it is tried again and again, beside the daemon that is started without it
 	}
