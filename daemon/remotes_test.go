@@ -19,6 +19,7 @@ import (
 	"mulligan/remote"
 	"mulligan/remote/identity"
 	"mulligan/remote/s3test"
+	"mulligan/snap"
 	"mulligan/snap/cas"
 	"mulligan/testkit"
 )
@@ -162,7 +163,8 @@ func TestRemote(t *testing.T) {
 }
 
 // TestRemoteAway: while the server is down checkpoints are made as ever, and status says what is not sent. When it is back, or the daemon
-// was restarted meanwhile, they are sent. An app that is purged while the server is down is no longer behind.
+// was restarted meanwhile, they are sent; but as long as the app cannot be opened after a restart, they are not sent as if there were nothing in them.
+// An app that is purged while the server is down is no longer behind.
 func TestRemoteAway(t *testing.T) {
 	b, w := newBucket(t), newWorld(t, nil)
 	opt := w.options()
@@ -184,10 +186,30 @@ func TestRemoteAway(t *testing.T) {
 	}
 	w.close(t, d)
 	b.Up(t)
+	files := filepath.Join(w.state(), "apps", string(cp.AppID), "files")
+	check(t, os.Rename(files, files+"-away"))
+	check(t, os.WriteFile(files, nil, 0o600)) // where the app's files layer needs its folder
 	d = w.openAs(t, opt)
 	defer func() { w.close(t, d) }()
-	if r := caughtUp(t, d); r.UpTo != cp.ID || len(d.Status(root).Problems) > 0 {
-		t.Errorf("%+v %v", r, d.Status(root).Problems)
+	waitFor(t, "it is not sent as the app cannot be opened", func() bool {
+		r, err := d.Remote(t.Context(), root, "shop", "backup")
+		check(t, err)
+		if r.Checkpoints > 0 {
+			t.Fatalf("something was sent of an app that cannot be opened: %+v", r)
+		}
+		return r.Behind == 1 && strings.Contains(r.Problem, "not a directory")
+	})
+	if v, err := d.Verify(t.Context(), root, "shop", cp.ID, snap.Full); err == nil {
+		t.Errorf("a checkpoint of an app that cannot be opened was verified: %+v", v)
+	}
+	check(t, os.Remove(files))
+	check(t, os.Rename(files+"-away", files))
+	if r := caughtUp(t, d); r.UpTo != cp.ID || len(r.Left) > 0 {
+		t.Errorf("%+v", r)
+	}
+	w.becomesWhole(t, d)
+	if sent, err := b.history(t).Find(string(cp.ID)); err != nil || len(sent.Parts) != 2 {
+		t.Errorf("on the remote is %+v; %v", sent, err)
 	}
 	b.Kill(t)
 	create(t, d)

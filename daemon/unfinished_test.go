@@ -21,6 +21,7 @@ import (
 	"mulligan/daemon/store"
 	"mulligan/errs"
 	"mulligan/ipc"
+	"mulligan/snap"
 	"mulligan/snap/postgres/pgtest"
 	"mulligan/testkit"
 )
@@ -428,7 +429,7 @@ func TestPurgeTriedAgain(t *testing.T) {
 }
 
 // TestStartBesideAnOwnerWhoseAppsWait: what the apps of one owner wait for when the daemon starts keeps nobody else waiting. They are tried one after
-// the other, and the daemon can end meanwhile.
+// the other, and the daemon can end meanwhile. The checkpoints of an app whose turn has not come can be read all the same.
 func TestStartBesideAnOwnerWhoseAppsWait(t *testing.T) {
 	t.Parallel()
 	testkit.Need(t, "root")
@@ -451,6 +452,11 @@ func TestStartBesideAnOwnerWhoseAppsWait(t *testing.T) {
 	}
 	waiting := []ipc.AppID{add("one", "games"), add("two", "games")}
 	add("zoo", "root")
+	cp, err := d.Create(t.Context(), root, "two", ipc.CreateRequest{Quiesce: ipc.QuiesceNone})
+	check(t, err)
+	two, err := d.App(t.Context(), root, "two")
+	check(t, err)
+	write(t, two.Workspace, "state", "changed")
 	check(t, d.Close(t.Context()))
 	records, err := store.Open(t.Context(), filepath.Join(opt.StateDir, "mulligan.db"), nil)
 	check(t, err)
@@ -480,6 +486,12 @@ func TestStartBesideAnOwnerWhoseAppsWait(t *testing.T) {
 	waitFor(t, "root's app is up", func() bool { return stateOf("zoo") == "running" })
 	if problems, want := d.Status(root).Problems, "two: the app is not started yet; mulligand keeps trying"; !slices.Contains(problems, want) {
 		t.Errorf("the second app of the other owner is not waiting: %q", problems)
+	}
+	if diff, err := d.Diff(t.Context(), root, "two", cp.ID, ipc.DiffQuery{}); err != nil || diff.Total != 1 {
+		t.Errorf("what an app that waits changed: %+v; %v", diff, err)
+	}
+	if v, err := d.Verify(t.Context(), root, "two", cp.ID, snap.Full); err != nil || !v.OK || len(v.Warnings) > 0 {
+		t.Errorf("a checkpoint of an app that waits: %+v; %v", v, err)
 	}
 	closed := make(chan error, 1)
 	go func() { closed <- d.Close(context.Background()) }()

@@ -35,6 +35,21 @@ func (s *Set) Open(ctx context.Context, a *App) error {
 	return err
 }
 
+// EnsureOpen opens the app's drivers if nobody has since the daemon's start, as the app's turn has not come or its drivers could not be opened. Until
+// then it has no layers, and its checkpoints seem to have nothing in them: whoever reads these without acquiring the app must call EnsureOpen first.
+func (s *Set) EnsureOpen(ctx context.Context, a *App, what string) error {
+	if len(a.Layers()) > 0 {
+		return nil
+	}
+	release, err := s.AcquireBrief(ctx, a, what)
+	if err == nil {
+		release()
+	} else if len(a.Layers()) > 0 {
+		err = nil // only its recovery failed, which reading does not need
+	}
+	return err
+}
+
 // Way says which of two operations on the same app waits for the other one. Where none waits, the second one fails with errs.Busy.
 type Way struct {
 	waits   bool // the operation waits for the one that has the app

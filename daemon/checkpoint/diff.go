@@ -30,6 +30,9 @@ func (svc *Service) Diff(ctx context.Context, who ipc.Caller, ref string, id ipc
 	if err != nil {
 		return ipc.Diff{}, err
 	}
+	if err := svc.apps.EnsureOpen(ctx, a, op); err != nil {
+		return ipc.Diff{}, err
+	}
 	res := ipc.Diff{From: id, To: ipc.AgainstNow, Changes: []ipc.DiffChange{}, Unknown: []string{}}
 	var to store.Checkpoint // the zero Checkpoint is the present state
 	if q.Against != "" && q.Against != ipc.AgainstNow {

@@ -248,6 +248,9 @@ func (svc *Service) Verify(ctx context.Context, who ipc.Caller, ref string, id i
 	if err != nil {
 		return ipc.VerifyResult{}, err
 	}
+	if err := svc.apps.EnsureOpen(ctx, a, "verify"); err != nil {
+		return ipc.VerifyResult{}, err
+	}
 	res := ipc.VerifyResult{CheckpointID: id, OK: true, Problems: []ipc.VerifyProblem{}}
 	for _, s := range cp.Snapshots {
 		l, ok := a.Layer(s.Layer)

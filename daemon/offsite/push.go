@@ -102,6 +102,9 @@ func (s *Service) advance(ctx context.Context, t *target) {
 	if err == nil && len(queue) == 0 && t.idle() {
 		return
 	}
+	if err == nil {
+		err = s.apps.EnsureOpen(ctx, a, "push")
+	}
 	for _, cp := range queue {
 		if err != nil || !t.writable(s.opt.Now()) || t.waits(cp.ID, s.opt.Now()) {
 			continue
