@@ -269,6 +269,19 @@ func TestCloneKilled(t *testing.T) {
 	t.Logf("%d clones were finished, %d dropped", made, dropped)
 }
 
+// cutShort returns a world in which the daemon was killed at a step of a clone from the bucket.
+func (b *bucket) cutShort(t *testing.T, step string) world {
+	t.Helper()
+	w := world{dir: worldDir(t)}
+	w.at = filepath.Join(w.dir, "clone")
+	r := &round{world: w, plan: fate{State: w.state(), Do: "clone", Clone: b.clone(w.at), Kind: kind(step)}}
+	r.plan.Clone.NoStart = true
+	if names, _, killed := r.victim(t, 1, 0); !killed {
+		t.Fatalf("the daemon was not killed at %q of %q", step, names)
+	}
+	return w
+}
+
 // TestCloneSettledLater: a clone that was cut short and cannot be settled when the daemon starts again is settled later, and the app says so until
 // then. What somebody made of it meanwhile is kept.
 func TestCloneSettledLater(t *testing.T) {
@@ -290,23 +303,7 @@ func TestCloneSettledLater(t *testing.T) {
 		}, false, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			second := world{dir: worldDir(t)}
-			second.at = filepath.Join(second.dir, "clone")
-			r := &round{world: second, plan: fate{State: second.state(), Do: "clone", Clone: b.clone(second.at)}}
-			r.plan.Clone.NoStart = true
-			names, _, _ := r.victim(t, 0, 0)
-			d := second.open(t)
-			if err := d.RemoveApp(t.Context(), root, "shop", true); err != nil {
-				t.Fatal(err)
-			}
-			second.close(t, d)
-			if err := os.RemoveAll(second.at); err != nil {
-				t.Fatal(err)
-			}
-			if _, _, killed := r.victim(t, slices.Index(names, c.killedAt)+1, 0); !killed {
-				t.Fatalf("the daemon was not killed at %q of %q", c.killedAt, names)
-			}
-
+			second := b.cutShort(t, c.killedAt)
 			var tries atomic.Int32
 			var pass atomic.Bool
 			opt := second.options()
@@ -318,7 +315,7 @@ func TestCloneSettledLater(t *testing.T) {
 				tries.Add(1)
 				return unix.EIO
 			}
-			d = second.openAs(t, opt)
+			d := second.openAs(t, opt)
 			defer func() { second.close(t, d) }()
 			waitFor(t, "the clone is tried to be settled", func() bool { return tries.Load() > 2 })
 			if a, err := d.App(t.Context(), root, "shop"); err != nil || !strings.Contains(strings.Join(a.Problems, "\n"), "clone") {
@@ -353,6 +350,28 @@ func TestCloneSettledLater(t *testing.T) {
 				t.Errorf("%q", s.Problems)
 			}
 		})
+	}
+}
+
+// TestCloneThatRecoveryFinishes: a clone whose rollback the next daemon finishes, but not before it answers, is not taken for one that was not made.
+func TestCloneThatRecoveryFinishes(t *testing.T) {
+	w := newSent(t).cutShort(t, "stage start-unit")
+	at, held, release := hold(t, "stage start-unit")
+	opt := w.options()
+	opt.StartWait, opt.Failpoint = time.Millisecond, at
+	d := w.openAs(t, opt)
+	defer func() { release(); w.close(t, d) }()
+	<-held
+	waitFor(t, "settling the clone waits for the app", func() bool { return inBoth(t, "offsite.(*Service).settleOnce(", "app.(*App).hold(") })
+	release()
+	waitFor(t, "the clone is settled", func() bool {
+		if _, err := d.App(t.Context(), root, "shop"); err != nil {
+			t.Fatal(err)
+		}
+		return strings.Contains(strings.Join(d.Status(root).Recovered, "\n"), "a clone that was cut short was finished")
+	})
+	if word, err := w.oneWord(); err != nil || word != "cloned" {
+		t.Errorf("the app is in state %q; %v", word, err)
 	}
 }
 

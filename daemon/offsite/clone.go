@@ -465,8 +465,7 @@ func (s *Service) dropClone(ctx context.Context, t *target) error {
 	return s.forget(ctx, t)
 }
 
-// FinishClones settles the clones that a crash cut short, after the apps were recovered. One that cannot be settled now, as its rollback is not
-// undone yet, is tried again later.
+// FinishClones settles the clones that a crash cut short. One that cannot be settled now, as its rollback is not undone yet, is tried again later.
 func (s *Service) FinishClones(ctx context.Context) {
 	s.mu.Lock()
 	list := slices.Collect(maps.Values(s.targets))
@@ -520,7 +519,12 @@ func (s *Service) settleOnce(ctx context.Context, t *target) error {
 			return err
 		}
 	}
+	release, err := s.apps.AcquireBrief(ctx, a, "settle the clone") // recovers it: only then is its rollback done or undone
+	if err != nil {
+		return err
+	}
 	cps, err := s.store.Checkpoints(ctx, r.AppID)
+	release()
 	if err != nil {
 		return err
 	}
