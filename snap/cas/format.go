@@ -236,6 +236,10 @@ type change struct {
 	all  bool // for kindRoots: set has all roots
 }
 
+// unsure reports whether the change is the beginning of a segment that was begun while not all roots were known: it has those that were known. They
+// do not replace what older segments have, because what could not be read then may be newer. All other changes but kindRoots have an offset.
+func (c *change) unsure() bool { return !c.all && c.durable == 0 }
+
 func (c *change) record() *record {
 	p := make([]byte, headerSize, headerSize+256)
 	p = binary.LittleEndian.AppendUint64(p, uint64(c.durable))

@@ -104,12 +104,16 @@ func (op opener) loadAll() error {
 	if err := op.trimTorn(last); err != nil {
 		return err
 	}
-	if err := op.readRoots(seqs, last); err != nil {
+	replayed, err := op.readRoots(seqs, last)
+	if err != nil {
 		return err
 	}
 	op.count()
-	if op.active.patchy || op.active.size.Load() < segHeaderSize+headerSize {
+	switch {
+	case op.active.patchy || op.active.size.Load() < segHeaderSize+headerSize:
 		return op.begin(op.active.seq + 1) // trimTorn left it whole, or cut all records off: leave this segment as it is
+	case replayed && !op.unsure:
+		return op.roll() // a segment with all roots, so that Collect can remove those that have them now
 	}
 	return nil
 }
@@ -321,32 +325,34 @@ func (op opener) countUp(h Hash) {
 	op.index[h] = e
 }
 
-// readRoots replays the changes of the roots. Every segment begins with all roots, so the last segment is enough. If that
-// record is damaged, readRoots replays all segments.
-func (op opener) readRoots(seqs []uint32, last *scan) error {
-	if len(last.changes) == 0 || !last.changes[0].all {
+// readRoots replays the changes of the roots. If the last segment begins with all roots, it is enough. Otherwise, because that record is damaged or
+// some roots were not known, readRoots replays all segments, and scans each as the last one: what was torn off when it was that still does not count.
+func (op opener) readRoots(seqs []uint32, last *scan) (replayed bool, err error) {
+	op.unsure = op.active.patchy
+	if replayed = len(last.changes) == 0 || !last.changes[0].all; replayed {
 		for _, seq := range seqs[:len(seqs)-1] {
 			g := op.segs[seq]
 			if g == nil { // the disk could not read it
+				op.unsure = true
 				continue
 			}
-			err := op.despite(g, func() error {
-				sc, err := scanSegment(g, g.size.Load(), seq, op.salt, true)
-				if err == nil {
-					op.replay(sc.changes)
-				}
+			var sc *scan
+			err := op.despite(g, func() (err error) {
+				sc, err = scanSegment(g, g.size.Load(), seq, op.salt, false)
 				return err
 			})
 			if err != nil {
-				return err
+				return replayed, err
 			}
+			op.replay(sc.changes)
+			op.unsure = op.unsure || g.patchy
 		}
 	}
 	op.replay(last.changes)
 	for _, r := range op.roots {
 		op.countUp(r.Hash)
 	}
-	return nil
+	return replayed, nil
 }
 
 func (op opener) replay(list []change) {
@@ -356,7 +362,9 @@ func (op opener) replay(list []change) {
 			clear(op.roots)
 		}
 		for _, r := range c.set {
-			op.roots[r.Name] = r
+			if _, known := op.roots[r.Name]; !known || !c.unsure() {
+				op.roots[r.Name] = r
+			}
 		}
 		for _, name := range c.drop {
 			delete(op.roots, name)

@@ -325,12 +325,12 @@ func (s *Store) create(seq uint32) (*segment, error) {
 	return g, nil
 }
 
-// fill writes the header and the roots of a new segment, makes them durable, and renames the file to its final name.
+// fill writes the header and the known roots of a new segment, makes them durable, and renames the file to its final name.
 func (s *Store) fill(g *segment) error {
 	if _, err := g.f.WriteAt(mark.Header(mark.Segment, s.salt, g.seq), 0); err != nil {
 		return err
 	}
-	c := change{id: s.changeID, set: s.Roots(""), all: true}
+	c := change{id: s.changeID, set: s.Roots(""), all: !s.unsure}
 	r := c.record()
 	if r.raw > maxPayload {
 		return errs.New(errs.Failed, "", "too many roots")

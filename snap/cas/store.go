@@ -77,6 +77,7 @@ type Store struct {
 	suspect atomic.Bool
 
 	unread []string // the files that the disk could not read whole when the store was opened
+	unsure bool     // what could not be read may have changes of the roots that no other file has
 
 	groups   groupCache
 	lastPack uint32       // the newest pack's number; guarded by gc

@@ -43,6 +43,17 @@ type Fault struct {
 	Call  string // as Report.Calls names it; "": none
 	Nth   int    // of the calls of that name, counted from 1; 0: each of them
 	Errno unix.Errno
+	// From and To are offsets in the file: if To is not 0, only reads and writes at an offset fail (pread, pwrite), of any byte from From up to To.
+	From, To int64
+}
+
+// touches reports whether n is a call for the bytes that the fault is limited to.
+func (f Fault) touches(n *notification) bool {
+	if f.To == 0 {
+		return true
+	}
+	off := int64(n.args[3])
+	return (n.nr == unix.SYS_PREAD64 || n.nr == unix.SYS_PWRITE64) && off < f.To && f.From < off+int64(n.args[2])
 }
 
 // Report is what was seen while a fault was armed.
@@ -119,7 +130,7 @@ func (p *Process) decide(n *notification) unix.Errno {
 	if !ok {
 		return 0
 	}
-	errno := p.count(call)
+	errno := p.count(n, call)
 	if errno != 0 && call == calls[unix.SYS_SENDTO].name+socketSuffix {
 		n.shutDown()
 	}
@@ -127,14 +138,14 @@ func (p *Process) decide(n *notification) unix.Errno {
 }
 
 // count counts a call, and says how it fails; 0: it does not.
-func (p *Process) count(call string) unix.Errno {
+func (p *Process) count(n *notification, call string) unix.Errno {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.armed {
 		return 0
 	}
 	p.report.Calls = append(p.report.Calls, call)
-	if call != p.fault.Call {
+	if call != p.fault.Call || !p.fault.touches(n) {
 		return 0
 	}
 	if p.seen++; p.fault.Nth > 0 && p.seen != p.fault.Nth {
