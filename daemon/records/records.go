@@ -238,17 +238,13 @@ func (r *Records) endDescribed(list []store.Disposal) error {
 // and makes it agree with the descriptions.
 func Open(ctx context.Context, opt *settings.Options, anew bool) (*Records, error) {
 	r := &Records{opt: opt, collect: make(chan struct{}, 1)}
-	r.giveBallast(Reserve, Reserve) // SQLite must be able to make its files; the next rollback may need the rest of the ballast
-	contents, err := openContents(opt)
+	err := r.open(ctx, anew)
+	if errs.KindOf(err) == errs.Failed && r.giveBallast(Reserve, startRoom) { // SQLite says "disk I/O error" where it has no room to make its files
+		err = r.open(ctx, anew)
+	}
 	if err != nil {
 		return nil, err
 	}
-	db, err := store.OpenOrRepair(ctx, filepath.Join(opt.StateDir, "mulligan.db"), opt.Failpoint,
-		store.How{Now: opt.Now(), Described: len(contents.main.Roots("record/")) > 0, Anew: anew})
-	if err != nil {
-		return nil, errs.Also(err, contents.close())
-	}
-	r.Store, r.Contents = db, contents
 	r.noteRepair()
 	if err := r.reconcile(ctx); err != nil {
 		return nil, errs.Also(err, r.Close())
@@ -260,6 +256,21 @@ func Open(ctx context.Context, opt *settings.Options, anew bool) (*Records, erro
 		opt.Log.Error("records", "problem", word)
 	}
 	return r, nil
+}
+
+// open opens the files for Open.
+func (r *Records) open(ctx context.Context, anew bool) error {
+	contents, err := openContents(r.opt)
+	if err != nil {
+		return err
+	}
+	db, err := store.OpenOrRepair(ctx, filepath.Join(r.opt.StateDir, "mulligan.db"), r.opt.Failpoint,
+		store.How{Now: r.opt.Now(), Described: len(contents.main.Roots("record/")) > 0, Anew: anew})
+	if err != nil {
+		return errs.Also(err, contents.close())
+	}
+	r.Store, r.Contents = db, contents
+	return nil
 }
 
 // Close closes mulligan.db and the content stores.

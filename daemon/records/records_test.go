@@ -114,6 +114,64 @@ func TestUnreadStore(t *testing.T) {
 	}
 }
 
+// TestStartsOnFullDisk opens the records on a disk that something else fills again and again: they take of the ballast only what they need, so that there is room
+// for a rollback after several starts.
+func TestStartsOnFullDisk(t *testing.T) {
+	testkit.Need(t, "root")
+	opt := &settings.Options{StateDir: t.TempDir()}
+	opt.SetDefaults()
+	if err := unix.Mount("tmpfs", opt.StateDir, "tmpfs", 0, "size=128m"); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := unix.Unmount(opt.StateDir, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	}()
+	fill, err := os.Create(filepath.Join(opt.StateDir, "log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer fill.Close()
+	var filled int64
+	start := func(free int64) (ballast int64) {
+		t.Helper()
+		var disk unix.Statfs_t
+		if err := unix.Statfs(opt.StateDir, &disk); err != nil {
+			t.Fatal(err)
+		}
+		if more := int64(disk.Bavail)*disk.Bsize - free; more > 0 {
+			if err := unix.Fallocate(int(fill.Fd()), 0, filled, more); err != nil {
+				t.Fatal(err)
+			}
+			filled += more
+		}
+		r, err := Open(t.Context(), opt, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Close()
+		r.fillBallast()
+		info, err := os.Stat(filepath.Join(opt.StateDir, ballastFile))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return info.Size()
+	}
+	const full = 8 << 20
+	if got := start(100 << 20); got != full {
+		t.Fatalf("the ballast has %d bytes", got)
+	}
+	if got := start(1 << 20); got != full {
+		t.Errorf("a start that has room enough left %d bytes of the ballast", got)
+	}
+	for i := range int64(4) {
+		if got, want := start(0), full-(i+1)<<20; got != want {
+			t.Errorf("start %d left %d bytes of the ballast, want %d", i+1, got, want)
+		}
+	}
+}
+
 // waits reports whether a goroutine waits for a mutex in a method of Records.
 func waits(method string) bool {
 	all := make([]byte, 1<<20)

@@ -13,12 +13,16 @@ import (
 	"mulligan/snap/cas"
 )
 
-// ballastFile is a file in the state folder that reserves space on its disk. If the daemon finds the disk full when it starts, it opens
-// its records in a part of this space. A rollback uses all of it, for its records and its safety checkpoint.
+// ballastFile is a file in the state folder that reserves space on its disk. If the daemon cannot open its records because the disk is full,
+// it uses a small part of this space. A rollback uses all of it, for its records and its safety checkpoint.
 const ballastFile = "ballast"
 
 // ballastMost bounds the ballast, in bytes. It is at most a 16th of the disk.
 const ballastMost = 16 << 20
+
+// startRoom is the number of bytes of the ballast that a start uses. If that is too little, the next start adds as many. What fills the disk may
+// take them each time, and the next rollback needs the rest.
+const startRoom = 1 << 20
 
 // fillBallast makes the ballast if there is much free space. It ignores errors.
 func (r *Records) fillBallast() {
@@ -42,10 +46,10 @@ func (r *Records) fillBallast() {
 // GiveBallast frees the space of the ballast for a rollback if the disk has little other space left.
 func (r *Records) GiveBallast() { r.giveBallast(2*Reserve, ballastMost) }
 
-// giveBallast frees at most give bytes of the ballast if the disk has less than need bytes left.
-func (r *Records) giveBallast(need, give int64) {
+// giveBallast frees at most give bytes of the ballast if the disk has less than need bytes left. It reports whether there were any.
+func (r *Records) giveBallast(need, give int64) bool {
 	if free, err := r.free(); err != nil || free >= need {
-		return
+		return false
 	}
 	path := filepath.Join(r.opt.StateDir, ballastFile)
 	st, err := os.Stat(path)
@@ -55,6 +59,7 @@ func (r *Records) giveBallast(need, give int64) {
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		r.opt.Log.Warn("give up the ballast", "err", err)
 	}
+	return err == nil && st.Size() > 0
 }
 
 // errNoRoom is wrapped by the error of a disk that lacks space for an operation.
