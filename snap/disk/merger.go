@@ -123,6 +123,10 @@ func (mg *merger) merge(ctx context.Context, op string, j layertree.Job) (err er
 		}
 	}()
 	d.mu.Lock()
+	if !d.tree.Fits(j) { // a snapshot was deleted since
+		d.mu.Unlock()
+		return nil
+	}
 	in := &layertree.Intent{Op: "merge", Old: j.From, New: j.Into, Parent: j.Parent, Files: map[string]*layertree.File{}, Suffix: imagefile.MergeSuffix + imagefile.Random()}
 	in.Rests = map[string]string{}
 	images := map[string]string{}

@@ -128,8 +128,11 @@ func (t *Tree) SortedLayers() (list []ID) {
 	return list
 }
 
-// Fits reports whether a merge that was prepared without the lock is still valid.
+// Fits reports whether a merge that was proposed, or prepared without the lock, is still valid.
 func (t *Tree) Fits(j Job) bool {
+	if t == nil {
+		return false
+	}
 	into := t.Layers[j.Into]
 	if t.Intent != nil || into == nil || t.Layers[j.Parent] == nil {
 		return false
