@@ -3,11 +3,91 @@
 package disk
 
 import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"testing"
+
+	"libvirt.org/go/libvirt"
+
+	"mulligan/errs"
+	"mulligan/snap"
+	"mulligan/snap/disk/disktest"
+	"mulligan/snap/disk/imagefile"
+	"mulligan/snap/disk/layertree"
 )
 
-// TestMergeOfDeletedLayers deletes the layers of a merge after it was proposed. It is not done.
-func TestMergeOfDeletedLayers(t *testing.T) {
+// write writes to the beginning of the domain's first disk.
+func (s *subject) write(t *testing.T, kib int) {
+	t.Helper()
+	path := s.sources(t, libvirt.DOMAIN_XML_INACTIVE)["vda"]
+	if out, err := exec.Command("qemu-io", "-f", "qcow2", "-c", fmt.Sprintf("write -q -P %d 0 %dk", 1+kib%200, kib), path).CombinedOutput(); err != nil {
+		t.Fatalf("qemu-io: %v: %s", err, out)
+	}
+}
+
+// layerOf returns the layer of a snapshot.
+func (s *subject) layerOf(id snap.SnapshotID) layertree.ID { return s.d.tree.Snapshots[id].Layer }
+
+// testMergeWithoutRoom deletes the checkpoint of a large layer on a disk that has no room for a copy of what is in it. The copy is not begun, smaller
+// layers are merged, and the large one once there is room.
+func testMergeWithoutRoom(t *testing.T) {
+	theHost(t)
+	small := t.TempDir()
+	if out, err := exec.Command("mount", "-t", "tmpfs", "-o", "size=200m", "tmpfs", small).CombinedOutput(); err != nil {
+		t.Fatalf("mount: %v: %s", err, out)
+	}
+	t.Cleanup(func() { _ = exec.Command("umount", "-l", small).Run() })
+	s := &subject{vm: newVM(t, disktest.GuestOptions{SizeMiB: 24, KeepBare: true, Dir: filepath.Join(small, "disks")}), state: t.TempDir()}
+	s.Reopen(t)
+	capture(t, s.d)
+	var all []snap.SnapshotID
+	for _, kib := range []int{20 << 10, 64, 64, 64} {
+		s.write(t, kib)
+		all = append(all, capture(t, s.d).ID)
+	}
+	large, above, little := s.layerOf(all[0]), s.layerOf(all[1]), s.layerOf(all[2])
+	for _, id := range []snap.SnapshotID{all[0], all[2]} {
+		if err := s.d.Delete(t.Context(), id); err != nil {
+			t.Fatal(err)
+		}
+	}
+	free, err := imagefile.FreeBytes(small)
+	if err != nil {
+		t.Fatal(err)
+	}
+	filler := filepath.Join(small, "filler")
+	if err := exec.Command("fallocate", "-l", fmt.Sprint(free-imagefile.MinFree-10<<20), filler).Run(); err != nil {
+		t.Fatal(err)
+	}
+	copies := 0
+	s.d.cfg.Failpoint = func(step string) error {
+		if step == "merge: compare" {
+			copies++
+			if free, err := imagefile.FreeBytes(small); err != nil || free < imagefile.MinFree {
+				t.Errorf("a merge leaves %d bytes, %v", free, err)
+			}
+		}
+		return nil
+	}
+	fails(t, s.d.Maintain(t.Context()), errs.Failed, "no space left")
+	if s.d.tree.Layers[large] == nil || s.d.tree.Layers[little] != nil || copies != 1 {
+		t.Errorf("%d merges; there are %v", copies, s.d.tree.SortedLayers())
+	}
+	if err := os.Remove(filler); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.d.Maintain(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if s.d.tree.Layers[large] != nil || s.d.tree.Layers[above] == nil {
+		t.Errorf("there are %v", s.d.tree.SortedLayers())
+	}
+}
+
+// testMergeOfDeletedLayers deletes the layers of a merge after it was proposed. It is not done.
+func testMergeOfDeletedLayers(t *testing.T) {
 	s, first, second := newOff(t)
 	safety := rollback(t, s.d, first)
 	if err := s.d.Maintain(t.Context()); err != nil {
@@ -16,7 +96,7 @@ func TestMergeOfDeletedLayers(t *testing.T) {
 	if err := s.d.Delete(t.Context(), second); err != nil {
 		t.Fatal(err)
 	}
-	j, err := s.d.merger.nextJob(t.Context(), "test")
+	j, err := s.d.merger.nextJob(t.Context(), "test", nil)
 	if err != nil || j == nil {
 		t.Fatalf("%+v, %v", j, err)
 	}

@@ -27,13 +27,21 @@ func (d *Driver) Maintain(ctx context.Context) error {
 	if err := d.merger.sealAll(ctx, op); err != nil {
 		return errs.Wrap(errs.Failed, op, err)
 	}
+	var failed error // the first failure of a merge
+	aside := map[layertree.Job]bool{}
 	for {
-		j, err := d.merger.nextJob(ctx, op)
-		if err != nil || j == nil {
-			return errs.Wrap(errs.Failed, op, err)
+		j, err := d.merger.nextJob(ctx, op, aside)
+		if err == nil && j != nil {
+			err = d.merger.merge(ctx, op, *j)
 		}
-		if err := d.merger.merge(ctx, op, *j); err != nil {
-			return errs.Wrap(errs.Failed, op, err)
+		if failed == nil {
+			failed = err
+		}
+		if j == nil {
+			return errs.Wrap(errs.Failed, op, failed)
+		}
+		if err != nil { // the others may still be possible, and make room
+			aside[*j] = true
 		}
 	}
 }
@@ -83,8 +91,9 @@ func (mg *merger) sealAll(ctx context.Context, op string) error {
 	return d.integrity.stateAll()
 }
 
-// nextJob removes files that nothing needs, and returns the next merge, if there is one.
-func (mg *merger) nextJob(ctx context.Context, op string) (*layertree.Job, error) {
+// nextJob removes files that nothing needs, and returns the next merge that is not in aside, if there is one. It also returns
+// the merge if the error concerns only this one.
+func (mg *merger) nextJob(ctx context.Context, op string, aside map[layertree.Job]bool) (*layertree.Job, error) {
 	d := mg.d
 	if err := d.begin(ctx, op); err != nil {
 		return nil, err
@@ -100,9 +109,12 @@ func (mg *merger) nextJob(ctx context.Context, op string) (*layertree.Job, error
 		return nil, err
 	}
 	l := d.ledger(d.tree)
+	l.Skip = func(j layertree.Job) bool { return aside[j] }
 	j, _, err := l.Next()
-	if err == nil && j == nil {
-		j = d.tree.Shortcut(d.cfg.Depth)
+	if j == nil {
+		if j = d.tree.Shortcut(d.cfg.Depth); j != nil && l.Skip(*j) {
+			j = nil
+		}
 	}
 	if j != nil && (d.tree.Layers[j.Into].State == "" || j.From != "" && d.tree.Layers[j.From].State == "") {
 		return nil, err // it was frozen just now, and the next Maintain hashes it first
@@ -129,12 +141,22 @@ func (mg *merger) merge(ctx context.Context, op string, j layertree.Job) (err er
 	}
 	in := &layertree.Intent{Op: "merge", Old: j.From, New: j.Into, Parent: j.Parent, Files: map[string]*layertree.File{}, Suffix: imagefile.MergeSuffix + imagefile.Random()}
 	in.Rests = map[string]string{}
-	images := map[string]string{}
+	images, brought := map[string]string{}, map[string][]string{}
 	for _, dev := range d.tree.Linked(j) {
-		images[dev], in.Rests[dev] = d.tree.Layers[j.Into].Files[dev].Path, d.tree.Under(j, dev)
+		images[dev], in.Rests[dev], brought[dev] = d.tree.Layers[j.Into].Files[dev].Path, d.tree.Under(j, dev), d.tree.Brought(j, dev)
 	}
 	d.mu.Unlock()
+	need := map[string]int64{}
 	for dev, path := range images {
+		if need[path], err = mg.mostOf(path, brought[dev]); err != nil {
+			return err
+		}
+	}
+	for dev, path := range images {
+		if err := imagefile.EnoughFor(op, need); err != nil {
+			return err
+		}
+		delete(need, path)
 		temp := path + in.Suffix
 		temps = append(temps, temp)
 		hash, err := imagefile.Rebased(ctx, op, path, temp, in.Rests[dev], func(step string) error { return d.cfg.Failpoint.At("merge: " + step) })
@@ -157,6 +179,23 @@ func (mg *merger) merge(ctx context.Context, op string, j layertree.Job) (err er
 		return err
 	}
 	return mg.finishMerge()
+}
+
+// mostOf returns the most bytes that a copy of the image at path can occupy after the contents of the images below were written to it.
+func (mg *merger) mostOf(path string, below []string) (int64, error) {
+	of, err := mg.d.maps.MapOf(path)
+	if err != nil {
+		return 0, err
+	}
+	var list []imagefile.Allocation
+	for _, path := range below {
+		a, err := mg.d.maps.MapOf(path)
+		if err != nil {
+			return 0, err
+		}
+		list = append(list, a)
+	}
+	return of.Most(list), nil
 }
 
 // holdsMerge reports whether the tree says that the merge has begun. Then its files must not be removed.

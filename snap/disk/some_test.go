@@ -46,5 +46,7 @@ func TestAlone(t *testing.T) {
 		testDamagedLayers,
 		testReplacedNVRAM,
 		testDiskFillsMeanwhile,
+		testMergeWithoutRoom,
+		testMergeOfDeletedLayers,
 	)
 }

@@ -71,6 +71,16 @@ func (a Allocation) Over(p Allocation) Allocation {
 	return m
 }
 
+// Most returns the most bytes that a copy of the image can occupy after the contents of the images below were written to it. QEMU
+// may write zeros as data.
+func (a Allocation) Most(below []Allocation) int64 {
+	list := a.List
+	for _, b := range below {
+		list = Union(list, b.List)
+	}
+	return a.Blocks + Total(list) - Total(a.List) + int64(windows(list, a.span)-a.tables)*a.cluster
+}
+
 // thin returns the space in bytes of the tables of an image that was copied with holes for zeros, and to which brought was
 // written afterwards. QEMU writes the header and changed tables as whole clusters.
 func (a Allocation) thin(brought []Extent) int64 {

@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 
+	"golang.org/x/sys/unix"
+
 	"mulligan/durable"
 	"mulligan/errs"
 )
@@ -44,13 +46,6 @@ func RestsOn(op, path, below string) error {
 // Rebased writes to temp a copy of the image at path whose backing file is parent and which reads the same, and returns its
 // hash. It only reads the original. at is called before each step, for tests.
 func Rebased(ctx context.Context, op, path, temp, parent string, at func(step string) error) (string, error) {
-	free, err := FreeBytes(filepath.Dir(path))
-	if err != nil {
-		return "", err
-	}
-	if need := 2*Blocks(path) + MinFree; free < need {
-		return "", errs.New(errs.Failed, op, "no space left to merge %s: %d MiB are needed, %d are there", path, need>>20, free>>20)
-	}
 	if err := at("copy"); err != nil {
 		return "", err
 	}
@@ -116,6 +111,26 @@ func Enough(op, dir string, need int64) error {
 		err = errs.New(errs.Failed, op, "no space left: %d MiB are needed in %s, %d are there", need>>20, dir, free>>20).WithHint(MakeRoom)
 	}
 	return err
+}
+
+// EnoughFor returns an error if a filesystem has no room for files that are to be made in it, beside MinFree. need has their sizes
+// in bytes, by path.
+func EnoughFor(op string, need map[string]int64) error {
+	dirs, sums := map[uint64]string{}, map[uint64]int64{}
+	for path, n := range need {
+		dir := filepath.Dir(path)
+		var s unix.Stat_t
+		if err := unix.Stat(dir, &s); err != nil {
+			return &os.PathError{Op: "stat", Path: dir, Err: err}
+		}
+		dirs[s.Dev], sums[s.Dev] = dir, sums[s.Dev]+n
+	}
+	for disk, dir := range dirs {
+		if err := Enough(op, dir, sums[disk]+MinFree); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Random returns a part of a file name that no earlier file has.

@@ -14,6 +14,7 @@ type Ledger struct {
 	Depth   int                    // the length of a backing chain above which images are merged
 	Known   *imagefile.MapCache
 	Maps    map[string]imagefile.Allocation // of merged images, by path
+	Skip    func(Job) bool                  // reports whether a merge is left out; nil: none is
 	Freed   int64
 }
 
@@ -49,12 +50,16 @@ func (l *Ledger) Maintain() error {
 	}
 }
 
-// Next applies the next worthwhile merge to the tree and the allocations, and returns the bytes that it frees.
+// Next applies the next worthwhile merge to the tree and the allocations, and returns the bytes that it frees. With an error,
+// it returns the merge that cannot be weighed.
 func (l *Ledger) Next() (*Job, int64, error) {
 	for _, j := range l.Tree.merges(l.Foreign) {
+		if l.Skip != nil && l.Skip(j) {
+			continue
+		}
 		gain, cost, err := l.weigh(j)
 		if err != nil {
-			return nil, 0, err
+			return &j, 0, err
 		}
 		if !worthwhile(gain, cost) && l.Tree.depthThrough(j.Into) <= l.Depth {
 			continue

@@ -48,6 +48,14 @@ func (t *Tree) Under(j Job, dev string) string {
 	return path
 }
 
+// Brought lists the images of a disk whose contents the merge writes into the disk's image of j.Into.
+func (t *Tree) Brought(j Job, dev string) (list []string) {
+	for id := t.Layers[j.Into].Parent; id != j.Parent; id = t.Layers[id].Parent {
+		list = append(list, t.Layers[id].Files[dev].Path)
+	}
+	return list
+}
+
 // Put applies the merge to the tree: it removes from, if there is one, and sets the parent of into. Exceptions for single
 // images (Rests) move from from to into.
 func (t *Tree) Put(into, from, parent ID) {
