@@ -194,7 +194,7 @@ func (fl *flattener) fold(ctx context.Context, dev, top, bottom string) error {
 // use them.
 func (fl *flattener) underDetached() (list []string) {
 	for _, o := range fl.tree.Out {
-		if !imagefile.Exists(o.Path) {
+		if imagefile.Deleted(o.Path) {
 			continue
 		}
 		list = append(list, o.Path)
@@ -227,7 +227,7 @@ func (fl *flattener) forget(kept []string) error {
 	for _, path := range old.Files() {
 		switch {
 		case slices.Contains(kept, path):
-			if !slices.ContainsFunc(old.Out, func(o layertree.Out) bool { return imagefile.Exists(o.Path) && o.Rests == path }) {
+			if !slices.ContainsFunc(old.Out, func(o layertree.Out) bool { return !imagefile.Deleted(o.Path) && o.Rests == path }) {
 				all = append(all, imagefile.SetImmutable(path, false))
 			}
 		case fl.pools().Owns(path) || strings.HasSuffix(path, ".nvram") && fl.pools().Holds(path):

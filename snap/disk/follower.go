@@ -193,7 +193,7 @@ func backingOf(path string) (string, error) {
 // forgetOut removes the images of detached disks from the record if somebody has deleted them. Their backing files need not be
 // kept for them any longer.
 func (fo *follower) forgetOut() error {
-	gone := func(o layertree.Out) bool { return !imagefile.Exists(o.Path) }
+	gone := func(o layertree.Out) bool { return imagefile.Deleted(o.Path) }
 	if !slices.ContainsFunc(fo.tree.Out, gone) {
 		return nil
 	}

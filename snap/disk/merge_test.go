@@ -113,3 +113,44 @@ func testMergeOfDeletedLayers(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// testDetachedImageOutOfReach has the folder of a detached disk's image go away for a while, as with a filesystem that is not mounted. The image is not
+// forgotten, and so not removed, until somebody deletes it.
+func testDetachedImageOutOfReach(t *testing.T) {
+	dir := inMemory(t)
+	s := &subject{vm: newVM(t, disktest.GuestOptions{SizeMiB: 4, KeepBare: true, Disks: 2, Dir: dir}), state: filepath.Join(dir, "state")}
+	s.Mutate(t, 1)
+	s.Reopen(t)
+	capture(t, s.d)
+	s.Mutate(t, 3)
+	image := s.sources(t, libvirt.DOMAIN_XML_INACTIVE)["vdb"]
+	if err := s.lookup(t).DetachDeviceFlags(diskXML(image, "vdb"), libvirt.DOMAIN_DEVICE_MODIFY_CONFIG); err != nil {
+		t.Fatal(err)
+	}
+	capture(t, s.d)
+	upkeep := func(want int) {
+		t.Helper()
+		if err := s.d.Maintain(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if out := s.d.tree.Out; len(out) != want || want > 0 && out[0].Path != image {
+			t.Fatalf("the images of detached disks are %v", out)
+		}
+	}
+	upkeep(1)
+	pool := filepath.Dir(image)
+	if err := os.Rename(pool, pool+".away"); err != nil {
+		t.Fatal(err)
+	}
+	upkeep(1)
+	if err := os.Rename(pool+".away", pool); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.d.Sweep(t.Context(), snap.Gone{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(image); err != nil {
+		t.Fatal(err)
+	}
+	upkeep(0)
+}

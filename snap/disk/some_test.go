@@ -48,5 +48,6 @@ func TestAlone(t *testing.T) {
 		testDiskFillsMeanwhile,
 		testMergeWithoutRoom,
 		testMergeOfDeletedLayers,
+		testDetachedImageOutOfReach,
 	)
 }

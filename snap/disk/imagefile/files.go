@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 
 	"github.com/zeebo/blake3"
@@ -199,6 +200,13 @@ type Stat struct {
 func Exists(path string) bool {
 	_, err := os.Lstat(path)
 	return err == nil
+}
+
+// Deleted reports whether a file was deleted: its folder is there, and does not have it. A file on a filesystem that is not mounted,
+// or does not answer, was not.
+func Deleted(path string) bool {
+	_, err := os.Lstat(path)
+	return errors.Is(err, os.ErrNotExist) && Exists(filepath.Dir(path))
 }
 
 // ImageSize returns the size of the disk in the image at path, in bytes.
