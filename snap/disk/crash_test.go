@@ -33,7 +33,7 @@ const childEnv = "MULLIGAN_DISK_CHILD"
 // order is what a child is to do.
 type order struct {
 	Config struct{ App, Domain, URI, StateDir string }
-	Do     string // capture, memory, rollback, undo, merge
+	Do     string // capture, memory, rollback, undo, merge, unread
 	Target snap.SnapshotID
 	ID     string // of what it makes
 	Die    int    // at the n-th step; 0: never, and the steps are printed
@@ -89,6 +89,21 @@ func (o order) run(ctx context.Context, d *Driver) error {
 			err = errors.Join(d.Unit().Stop(ctx), sw.Undo(ctx), sw.Finish(ctx))
 		}
 		return err
+	case "unread": // does a line of its input at a time
+		for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
+			if lines.Text() == "maintain" {
+				fmt.Println("done:", d.Maintain(ctx))
+				continue
+			}
+			sw, err := d.Prepare(ctx, snap.RestoreRequest{ID: snap.RestoreID(next()), Target: o.Target, Base: snap.SnapshotID(o.ID)})
+			if err != nil {
+				fmt.Println("done: prepare:", err)
+				continue
+			}
+			proof, err := sw.Check(ctx)
+			fmt.Println("done:", proof.Notes, errors.Join(err, sw.Finish(ctx)))
+		}
+		return nil
 	case "merge":
 		return errors.Join(d.Delete(ctx, o.Target), d.Maintain(ctx))
 	}

@@ -111,7 +111,7 @@ func New(cfg Config) (*Driver, error) {
 		record: rec, dom: dom, images: &images{rec, dom}, integrity: &integrity{rec}, maxLive: maxLive,
 		follower: &follower{record: rec, dom: dom}, reopener: &reopener{rec, dom}, flattener: &flattener{rec, dom},
 	}
-	d.recovery, d.thawer, d.merger = &recovery{d}, &thawer{d: d}, &merger{d}
+	d.recovery, d.thawer, d.merger = &recovery{d}, &thawer{d: d}, &merger{d: d}
 	d.life, d.end = context.WithCancel(context.Background())
 	return d, nil
 }

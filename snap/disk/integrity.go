@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/hex"
 
+	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/disk/imagefile"
 	"mulligan/snap/disk/layertree"
@@ -134,14 +135,15 @@ func (i *integrity) seal(ctx context.Context, op string, ids ...layertree.ID) er
 		}
 	}
 	ctx = imagefile.Metered(ctx, size)
+	fresh := map[string]layertree.File{}
 	for path, f := range todo {
 		now, err := f.Check(ctx, op, true)
 		if err != nil {
-			return err
+			return errs.Also(err, i.learn(fresh)) // what was read need not be read again
 		}
-		todo[path] = now
+		fresh[path] = now
 	}
-	if err := i.learn(todo); err != nil {
+	if err := i.learn(fresh); err != nil {
 		return err
 	}
 	return i.giveStates(list)

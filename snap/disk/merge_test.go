@@ -3,12 +3,16 @@
 package disk
 
 import (
+	"bufio"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
 	"libvirt.org/go/libvirt"
 
 	"mulligan/errs"
@@ -16,6 +20,7 @@ import (
 	"mulligan/snap/disk/disktest"
 	"mulligan/snap/disk/imagefile"
 	"mulligan/snap/disk/layertree"
+	"mulligan/testkit/sysfault"
 )
 
 // write writes to the beginning of the domain's first disk.
@@ -153,4 +158,84 @@ func testDetachedImageOutOfReach(t *testing.T) {
 		t.Fatal(err)
 	}
 	upkeep(0)
+}
+
+// testUnreadable has the disk refuse to read the newest frozen image. All others are hashed and merged, the image is not read again and again, and the domain
+// can be taken to a checkpoint that does not rest on it.
+func testUnreadable(t *testing.T) {
+	s, first, second := newOff(t)
+	third := capture(t, s.d).ID
+	s.Mutate(t, 3)
+	fourth := capture(t, s.d).ID
+	s.Mutate(t, 5)
+	last := capture(t, s.d).ID
+	bad := s.d.tree.Layers[s.layerOf(last)].Files["vda"].Path
+	merged, kept := s.layerOf(second), s.layerOf(fourth)
+	for _, id := range []snap.SnapshotID{second, fourth} {
+		if err := s.d.Delete(t.Context(), id); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c := &crasher{vm: s.vm, state: s.state, d: s.d}
+	c.close(t)
+	cmd := c.command(t, order{Do: "unread", Target: first, ID: string(last)})
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := sysfault.Start(cmd, sysfault.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = p.Process.Kill() })
+	answers := bufio.NewScanner(out)
+	do := func(what string, nth int) (said string, reads int) {
+		t.Helper()
+		read := "read " + bad
+		p.Arm(sysfault.Fault{Call: read, Nth: nth, Errno: unix.EIO})
+		if _, err := fmt.Fprintln(in, what); err != nil {
+			t.Fatal(err)
+		}
+		for done := false; !done; {
+			if !answers.Scan() {
+				t.Fatalf("%s: it has ended: %v", what, answers.Err())
+			}
+			said, done = strings.CutPrefix(answers.Text(), "done: ")
+		}
+		for _, call := range p.Disarm().Calls {
+			if call == read {
+				reads++
+			}
+		}
+		return said, reads
+	}
+	const eio = ": input/output error"
+	for i, want := range []int{1, 0} {
+		if said, reads := do("maintain", 0); reads != want || !strings.HasSuffix(said, ": read "+bad+eio) {
+			t.Errorf("Maintain %d has read it %d times, and said %q", i, reads, said)
+		}
+	}
+	whole := false // the header was read, and not the contents
+	for nth := 1; !whole; nth++ {
+		said, reads := do("restore", nth)
+		if reads < nth || !strings.HasPrefix(said, "[the disks' former backing image is damaged: ") {
+			t.Fatalf("after %d reads it said %q", reads, said)
+		}
+		whole = strings.Contains(said, "damaged: prepare to restore disks: read "+bad+eio)
+	}
+	if err := errors.Join(in.Close(), p.Wait()); err != nil {
+		t.Fatal(err)
+	}
+	s.Reopen(t)
+	if err := s.d.load("look"); err != nil {
+		t.Fatal(err)
+	}
+	tree := s.d.tree
+	if tree.Layers[merged] != nil || tree.Layers[kept] == nil || tree.Layers[s.layerOf(third)].State == "" || tree.Layers[s.layerOf(last)].State != "" {
+		t.Errorf("there are %v", tree.SortedLayers())
+	}
 }

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"mulligan/durable"
 	"mulligan/errs"
@@ -24,10 +26,7 @@ func (d *Driver) Maintain(ctx context.Context) error {
 	if d.life.Err() != nil {
 		return nil // closed
 	}
-	if err := d.merger.sealAll(ctx, op); err != nil {
-		return errs.Wrap(errs.Failed, op, err)
-	}
-	var failed error // the first failure of a merge
+	failed := d.merger.sealAll(ctx, op) // the first failure
 	aside := map[layertree.Job]bool{}
 	for {
 		j, err := d.merger.nextJob(ctx, op, aside)
@@ -47,9 +46,20 @@ func (d *Driver) Maintain(ctx context.Context) error {
 }
 
 // merger does the work of Maintain. Its methods lock d.mu themselves, except finishMerge, whose caller holds the lock.
-type merger struct{ d *Driver }
+type merger struct {
+	d *Driver
+	// unread has the frozen files that the disk could not read, by path. They are read again once they have changed.
+	unread map[string]unread
+}
 
-// sealAll hashes all frozen files that are not hashed yet. It reads them without the lock.
+// unread is a file as it was when the disk could not read it.
+type unread struct {
+	stat imagefile.Stat
+	err  error
+}
+
+// sealAll hashes all frozen files that are not hashed yet, and returns the first error after it has hashed those that can be read. It
+// reads them without the lock.
 func (mg *merger) sealAll(ctx context.Context, op string) error {
 	d := mg.d
 	if err := d.begin(ctx, op); err != nil {
@@ -71,24 +81,45 @@ func (mg *merger) sealAll(ctx context.Context, op string) error {
 		}
 	}
 	d.mu.Unlock()
-	fresh := map[string]layertree.File{}
-	for _, f := range todo {
-		now, err := f.Check(ctx, op, true)
-		if err != nil && imagefile.Exists(f.Path) {
-			return err
-		}
-		if err == nil {
-			fresh[f.Path] = now
-		}
-	}
-	if err := d.begin(ctx, op); err != nil {
+	slices.SortFunc(todo, func(a, b layertree.File) int { return strings.Compare(a.Path, b.Path) }) // the first error is the same one each time
+	fresh, failed := mg.hash(ctx, op, todo)
+	if err := d.begin(context.WithoutCancel(ctx), op); err != nil {
 		return err
 	}
 	defer d.mu.Unlock()
 	if err := d.integrity.learn(fresh); err != nil {
 		return err
 	}
-	return d.integrity.stateAll()
+	return errs.Also(failed, d.integrity.stateAll())
+}
+
+// hash hashes files, and returns the descriptions of those that it could read, and the first error.
+func (mg *merger) hash(ctx context.Context, op string, files []layertree.File) (fresh map[string]layertree.File, failed error) {
+	fresh = map[string]layertree.File{}
+	bad := map[string]unread{}
+	for _, f := range files {
+		st, err := imagefile.StatOf(f.Path)
+		if was, ok := mg.unread[f.Path]; ok && was.stat == st {
+			err = was.err
+		} else if err == nil {
+			f, err = f.Check(ctx, op, true)
+		}
+		if err == nil {
+			fresh[f.Path] = f
+			continue
+		}
+		if _, e := os.Lstat(f.Path); errors.Is(e, os.ErrNotExist) { // its layer may have been deleted since
+			continue
+		}
+		if durable.Unreadable(err) {
+			bad[f.Path] = unread{st, err}
+		}
+		if failed == nil {
+			failed = err
+		}
+	}
+	mg.unread = bad
+	return fresh, failed
 }
 
 // nextJob removes files that nothing needs, and returns the next merge that is not in aside, if there is one. It also returns
@@ -109,15 +140,15 @@ func (mg *merger) nextJob(ctx context.Context, op string, aside map[layertree.Jo
 		return nil, err
 	}
 	l := d.ledger(d.tree)
-	l.Skip = func(j layertree.Job) bool { return aside[j] }
+	l.Skip = func(j layertree.Job) bool {
+		// A layer that was frozen just now is hashed first, and one that cannot be read is left as it is.
+		return aside[j] || d.tree.Layers[j.Into].State == "" || j.From != "" && d.tree.Layers[j.From].State == ""
+	}
 	j, _, err := l.Next()
 	if j == nil {
 		if j = d.tree.Shortcut(d.cfg.Depth); j != nil && l.Skip(*j) {
 			j = nil
 		}
-	}
-	if j != nil && (d.tree.Layers[j.Into].State == "" || j.From != "" && d.tree.Layers[j.From].State == "") {
-		return nil, err // it was frozen just now, and the next Maintain hashes it first
 	}
 	return j, err
 }

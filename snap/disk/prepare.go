@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"mulligan/durable"
 	"mulligan/errs"
 	"mulligan/snap"
 	"mulligan/snap/disk/layertree"
@@ -45,13 +46,13 @@ func (d *Driver) prepare(ctx context.Context, op string, id snap.RestoreID, p *l
 	if err := d.integrity.checkChain(ctx, op, p.TargetLayer, false); err != nil {
 		return err
 	}
-	whole := []layertree.ID{p.TargetLayer, p.BaseLayer}
 	err = d.integrity.checkChain(ctx, op, p.BaseLayer, false)
-	if errs.KindOf(err) == errs.Corrupt { // the damage may be the reason for the restore
-		p.BaseDamage, err, whole = err.Error(), nil, whole[:1]
-	}
 	if err == nil {
-		err = d.integrity.seal(ctx, op, whole...)
+		err = d.integrity.seal(ctx, op, p.TargetLayer, p.BaseLayer)
+	}
+	if durable.Damaged(err) { // of the base alone, if the target is whole: the damage may be the reason for the restore
+		p.BaseDamage = err.Error()
+		err = d.integrity.seal(ctx, op, p.TargetLayer)
 	}
 	if err != nil {
 		return err

@@ -49,5 +49,6 @@ func TestAlone(t *testing.T) {
 		testMergeWithoutRoom,
 		testMergeOfDeletedLayers,
 		testDetachedImageOutOfReach,
+		testUnreadable,
 	)
 }
