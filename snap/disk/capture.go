@@ -84,7 +84,7 @@ func (c *capturing) run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	c.up, c.paused = p.Up(), p == virt.Paused
+	c.up, c.paused = p.Up(), p.Still()
 	if c.survey, _, err = d.dom.Survey(opCapture, c.m, c.up); err != nil {
 		return err
 	}

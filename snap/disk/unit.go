@@ -100,7 +100,7 @@ func (u *Unit) resumeMemory(ctx context.Context, op string, m virt.Machine) erro
 }
 
 // Stop switches the domain off as configured. When ctx or the time for a clean shutdown ends, Stop switches it off at once. It
-// does nothing if the domain is off. The next start of a domain that was paused pauses it again.
+// does nothing if the domain is off. The next start of a domain that somebody had paused pauses it again.
 func (u *Unit) Stop(ctx context.Context) error {
 	const op = "stop the domain"
 	d := u.d

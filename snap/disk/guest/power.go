@@ -31,7 +31,7 @@ func (s Shutdown) Check(op string) error {
 // Status is the state of a domain, in systemd's terms.
 type Status struct {
 	Active string // active, inactive, failed
-	Sub    string // running, paused, dead
+	Sub    string // running, paused, stalled, dead
 }
 
 // Running reports whether the domain is up.
@@ -44,6 +44,8 @@ func StatusOf(p virt.Power) Status {
 		return Status{"active", "running"}
 	case virt.Paused:
 		return Status{"active", "paused"}
+	case virt.Stalled:
+		return Status{"active", "stalled"}
 	case virt.Crashed:
 		return Status{"failed", "dead"}
 	}
@@ -93,12 +95,12 @@ func (d *Domain) glanceOnce() (virt.Power, error) {
 	return m.Power()
 }
 
-// Boot starts a domain in the power state p, or lets one go on that is paused, unless paused is set: then the domain is to be paused.
+// Boot starts a domain in the power state p, or lets one go on that stands still, unless paused is set: then the domain is to be paused.
 func Boot(m virt.Machine, p virt.Power, paused bool) error {
 	switch {
-	case p == virt.Paused && paused, p == virt.Running:
+	case p.Still() && paused, p == virt.Running:
 		return nil
-	case p == virt.Paused:
+	case p.Still():
 		return orRuns(m, m.Unpause(), virt.Running)
 	}
 	return orRuns(m, m.Start(paused), virt.Running, virt.Paused)
@@ -123,7 +125,7 @@ const (
 )
 
 // SwitchOff switches off a domain that is in the power state p, in the way how. A guest that is asked to shut down has limit for it, and a
-// domain that is paused is not asked.
+// domain that stands still is not asked.
 func SwitchOff(ctx context.Context, m virt.Machine, p virt.Power, how Shutdown, limit time.Duration, log *slog.Logger) error {
 	if how == Clean && p == virt.Running && ShutDown(ctx, m, limit, log) {
 		return nil

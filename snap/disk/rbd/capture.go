@@ -190,7 +190,7 @@ func (c *capturing) snapshots(ctx context.Context) (map[string]point, error) {
 func (c *capturing) hold(ctx context.Context) error {
 	d := c.d
 	switch c.power {
-	case virt.Paused:
+	case virt.Paused, virt.Stalled:
 		c.warnings = append(c.warnings, "the guest is paused, so it cannot flush its memory to disk."+guest.AfterPowerCut)
 		return nil
 	case virt.Running:

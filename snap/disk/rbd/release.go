@@ -31,9 +31,9 @@ func (re *releaser) letGo(m virt.Machine) error {
 	if err != nil {
 		return err
 	}
-	if p == virt.Paused && h.Paused {
+	if p.Still() && h.Paused {
 		if err := m.Unpause(); err != nil {
-			if now, e := m.Power(); e != nil || now == virt.Paused {
+			if now, e := m.Power(); e != nil || now.Still() {
 				return errs.Also(err, e)
 			}
 		}

@@ -237,15 +237,21 @@ func (d *domain) UUID() (string, error) {
 
 func (d *domain) Power() (Power, error) {
 	return on(d, callLimit, "look at domain "+d.what, func() (Power, error) {
-		s, _, err := d.d.GetState()
+		s, reason, err := d.d.GetState()
 		switch s {
 		case libvirt.DOMAIN_RUNNING, libvirt.DOMAIN_BLOCKED, libvirt.DOMAIN_SHUTDOWN:
 			return Running, err
-		case libvirt.DOMAIN_PAUSED, libvirt.DOMAIN_PMSUSPENDED:
+		case libvirt.DOMAIN_PMSUSPENDED:
+			return Stalled, err
+		case libvirt.DOMAIN_PAUSED:
+			switch libvirt.DomainPausedReason(reason) {
+			case libvirt.DOMAIN_PAUSED_IOERROR, libvirt.DOMAIN_PAUSED_WATCHDOG, libvirt.DOMAIN_PAUSED_CRASHED, libvirt.DOMAIN_PAUSED_API_ERROR:
+				return Stalled, err
+			}
 			return Paused, err
 		case libvirt.DOMAIN_CRASHED:
 			if active, e := d.d.IsActive(); active || e != nil {
-				return Paused, e
+				return Stalled, e
 			}
 			return Crashed, err
 		}

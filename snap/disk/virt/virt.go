@@ -67,7 +67,8 @@ type Power int
 const (
 	Off Power = iota
 	Running
-	Paused
+	Paused  // somebody has paused it
+	Stalled // it stands still by itself: QEMU stopped it at an error of a disk or a crash of the guest, or the guest suspended itself
 	Crashed // off, without a shutdown by the guest
 )
 
@@ -80,4 +81,8 @@ const (
 	switchedOff               // it was switched off from outside, or its QEMU died
 )
 
-func (p Power) Up() bool { return p == Running || p == Paused }
+// Up reports whether the domain has a QEMU.
+func (p Power) Up() bool { return p == Running || p.Still() }
+
+// Still reports whether the domain is up and the guest does not run.
+func (p Power) Still() bool { return p == Paused || p == Stalled }
