@@ -58,7 +58,10 @@ func (fo *follower) agree(op string, m virt.Machine) error {
 	if err := fo.agrees(op, "persistent", kept, head); err != nil {
 		return err
 	}
-	return fo.agrees(op, "live", live, head)
+	if err := fo.agrees(op, "live", live, head); err != nil {
+		return err
+	}
+	return fo.followOpen(m, live)
 }
 
 func (fo *follower) agrees(op, which string, s virt.Survey, head *layertree.Layer) error {

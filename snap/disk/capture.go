@@ -3,6 +3,7 @@ package disk
 import (
 	"context"
 	"errors"
+	"maps"
 	"path/filepath"
 	"slices"
 	"time"
@@ -309,7 +310,9 @@ func (c *capturing) finish(in *layertree.Intent) error {
 			old.NVRAM = c.nvram
 		}
 		old.Torn = !c.quiesced && !in.Raw && in.Memory == "" // a guest with its memory continues where it was
-		t.Ran = in.Running
+		if t.Ran = in.Running; in.Running {
+			t.Open = append(t.Open, d.ownOf(slices.Collect(maps.Values(old.Paths())))...)
+		}
 		t.Head, t.Intent, t.Resume, t.Suspect = in.New, nil, nil, false
 		if c.id != "" {
 			t.News = nil

@@ -246,6 +246,9 @@ func (c *crasher) awaitThawed(t *testing.T, at string) {
 func (c *crasher) noLitter(t *testing.T, at string) {
 	t.Helper()
 	known := map[string]bool{}
+	for _, path := range c.d.tree.Open { // below the running domain's disks, also if they were merged away
+		known[path] = true
+	}
 	for _, path := range c.d.tree.Files() {
 		known[path] = true
 		if !imagefile.Exists(path) {

@@ -224,7 +224,7 @@ func (fl *flattener) forget(kept []string) error {
 	fl.tree = nil
 	var all []error
 	dirs := map[string]bool{}
-	for _, path := range old.Files() {
+	for _, path := range slices.Concat(old.Files(), old.Open) {
 		switch {
 		case slices.Contains(kept, path):
 			if !slices.ContainsFunc(old.Out, func(o layertree.Out) bool { return !imagefile.Deleted(o.Path) && o.Rests == path }) {

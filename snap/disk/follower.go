@@ -1,6 +1,7 @@
 package disk
 
 import (
+	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -163,6 +164,31 @@ func (fo *follower) followChains(op string) error {
 			head.Below[dev] = list
 		}
 	})
+}
+
+// followOpen records which of the driver's images a running domain has below its head, and removes the overlays of those that were merged
+// away and that it has no more. What a domain had when it went off stays, because its guest may have been saved.
+func (fo *follower) followOpen(m virt.Machine, live virt.Survey) error {
+	p, err := m.Power()
+	if err != nil || !p.Up() {
+		return err
+	}
+	open := fo.ownOf(live.Below)
+	slices.Sort(open)
+	if slices.Equal(open, slices.Sorted(slices.Values(fo.tree.Open))) {
+		return nil
+	}
+	var all []error
+	files := fo.tree.Files()
+	for _, path := range fo.tree.Open {
+		if !slices.Contains(open, path) && !slices.Contains(files, path) {
+			all = append(all, imagefile.Remove(path))
+		}
+	}
+	if err := errors.Join(all...); err != nil {
+		return err
+	}
+	return fo.update(func(t *layertree.Tree) { t.Open = open })
 }
 
 // knows reports whether an image is in the tree, or is a backing file of the tree's root.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"mulligan/durable"
 	"mulligan/errs"
@@ -152,6 +153,22 @@ func (im *images) unlink(l *layertree.Layer) error {
 	return errors.Join(all...)
 }
 
+// replace removes the files of a layer that was merged away, like unlink. An image that the running domain has open is replaced by an empty
+// overlay on the image below it, because a guest that is saved with its memory needs all images that it had, by name.
+func (im *images) replace(l *layertree.Layer, below map[string]string) error {
+	rest := *l
+	rest.Files = map[string]*layertree.File{}
+	var all []error
+	for dev, f := range l.Files {
+		if slices.Contains(im.tree.Open, f.Path) {
+			all = append(all, imagefile.Hollow(f.Path, below[dev]))
+		} else {
+			rest.Files[dev] = f
+		}
+	}
+	return errors.Join(append(all, im.unlink(&rest))...)
+}
+
 // headEmpty reports whether nothing was written to any of a layer's images.
 func (im *images) headEmpty(id layertree.ID) (bool, error) {
 	for _, f := range im.tree.Layers[id].Files {
@@ -236,7 +253,7 @@ func (im *images) wroteTo(id layertree.ID) (bool, error) {
 // interrupted.
 func (im *images) sweepPools() error {
 	known := map[string]bool{}
-	for _, f := range im.tree.Files() {
+	for _, f := range slices.Concat(im.tree.Files(), im.tree.Open) {
 		known[f] = true
 	}
 	var all []error

@@ -416,35 +416,77 @@ func testDeleteWhileTheGuestWrites(t *testing.T) {
 	}
 }
 
-// A domain that others start finds its images, also when some of those that it
-// rested on while it ran were merged away.
+// testStartedByOthersAfterMerges merges layers away on which a running guest rests. It can be saved with its memory and go on, also when more layers are merged
+// while it is off, and it boots.
 func testStartedByOthersAfterMerges(t *testing.T) {
 	t.Parallel()
 	v := newVM(t, disktest.GuestOptions{Disks: 2})
 	d := v.driver(t, t.TempDir(), nil)
-	v.boot(t)
 	var all []snap.SnapshotID
-	for _, value := range []string{"A", "B", "C", "D"} {
+	take := func(value string) {
 		v.Do(t, "set "+value)
 		all = append(all, capture(t, d).ID)
 	}
-	for _, id := range all[1:3] {
-		if err := d.Delete(t.Context(), id); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := d.Maintain(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if n := len(d.tree.Layers); n != 3 {
-		t.Fatalf("%d layers are left", n)
-	}
+	v.boot(t)
+	take("A")
+	take("B")
 	if err := v.lookup(t).Destroy(); err != nil {
 		t.Fatal(err)
 	}
 	v.boot(t)
-	if got := v.Do(t, "get"); got != both("D") {
+	for _, value := range []string{"C", "D", "E", "F"} {
+		take(value)
+	}
+	merge := func(left int, gone ...int) {
+		t.Helper()
+		for _, i := range gone {
+			if err := d.Delete(t.Context(), all[i]); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := d.Maintain(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if n := len(d.tree.Layers); n != left {
+			t.Fatalf("%d layers are left", n)
+		}
+	}
+	merge(5, 2, 3)
+	v.Do(t, "sh echo up >/tmp/up")
+	goesOn := func(how string, err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatalf("%s: %v", how, err)
+		}
+		v.again(t)
+		v.Do(t, "sh echo 3 >/proc/sys/vm/drop_caches") // it reads its disks
+		if got := v.Do(t, "get") + " " + v.Do(t, "sh cat /tmp/up"); got != both("F")+" up|" {
+			t.Fatalf("%s: the guest has %q", how, got)
+		}
+	}
+	if err := v.lookup(t).ManagedSave(0); err != nil {
+		t.Fatal(err)
+	}
+	merge(3, 1, 4)
+	goesOn("after a managed save", v.lookup(t).Create())
+	saved := filepath.Join(t.TempDir(), "saved")
+	if err := v.lookup(t).Save(saved); err != nil {
+		t.Fatal(err)
+	}
+	goesOn("after a save", v.conn.DomainRestore(saved))
+	if err := v.lookup(t).Destroy(); err != nil {
+		t.Fatal(err)
+	}
+	v.boot(t)
+	if got := v.Do(t, "get"); got != both("F") {
 		t.Errorf("the guest reads %q", got)
+	}
+	if err := d.Check(t.Context()); err != nil { // which notices that the domain has the names of merged images no more
+		t.Fatal(err)
+	}
+	pool, err := filepath.Glob(filepath.Join(filepath.Dir(v.Disks[0]), "mulligan", "app-1", "*.qcow2"))
+	if err != nil || len(pool) != 4 { // of two layers above the domain's own images
+		t.Errorf("the pool has %q, %v", pool, err)
 	}
 }
 

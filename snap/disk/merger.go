@@ -279,7 +279,12 @@ func (mg *merger) finishMerge() error {
 	if err := d.cfg.Failpoint.At("merge: record"); err != nil {
 		return err
 	}
-	gone := d.tree.Layers[in.Old]
+	gone, below := d.tree.Layers[in.Old], map[string]string{}
+	if gone != nil {
+		for dev := range gone.Files {
+			below[dev], _ = d.tree.Backing(gone, dev)
+		}
+	}
 	err := d.update(func(t *layertree.Tree) {
 		into := t.Layers[in.New]
 		for dev, f := range in.Files {
@@ -294,5 +299,5 @@ func (mg *merger) finishMerge() error {
 	if err := d.cfg.Failpoint.At("merge: unlink"); err != nil {
 		return err
 	}
-	return d.images.unlink(gone)
+	return d.images.replace(gone, below)
 }

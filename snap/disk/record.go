@@ -1,6 +1,7 @@
 package disk
 
 import (
+	"slices"
 	"sync/atomic"
 
 	"mulligan/errs"
@@ -19,6 +20,11 @@ type record struct {
 // pools returns the folders of the driver's own files.
 func (r *record) pools() layertree.Pools {
 	return layertree.Pools{App: r.cfg.App, Dir: r.cfg.PoolDir}
+}
+
+// ownOf returns the paths of images that the driver made.
+func (r *record) ownOf(paths []string) []string {
+	return slices.DeleteFunc(paths, func(path string) bool { return !r.pools().Owns(path) })
 }
 
 // claimed returns the claim of the tree that was read last. It is safe for concurrent use.

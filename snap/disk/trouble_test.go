@@ -442,7 +442,7 @@ func testDiskFillsUnderARunningGuest(t *testing.T) {
 	}
 	rollback(t, d, second)
 	if got := state(); got != "running" {
-		t.Errorf("after the rollback the guest is %s", got)
+		t.Fatalf("after the rollback the guest is %s", got)
 	}
 	v.WaitReady(t)
 	if got := v.Do(t, "get"); got != "C C" {

@@ -156,7 +156,7 @@ func (e *exam) definition(ctx context.Context, v virsh, name, domain, info strin
 		refused("it is transient: once it is off, it is gone", v.say("dumpxml", domain)+" >vm.xml && "+v.say("define", "vm.xml"))
 	}
 	if field(info, "Managed save") == "yes" {
-		refused("it has a managed save image, which only fits its present disks", v.say("managedsave-remove", domain)+", or start it")
+		refused("it has a managed save image, which only fits its present disks", v.say("start", domain)+", or "+v.say("managedsave-remove", domain)+", which loses the guest's memory")
 	}
 	for _, kind := range []string{"snapshot", "checkpoint"} {
 		if out, err := v.ask(ctx, kind+"-list", domain, "--name"); err == nil && out != "" {

@@ -141,7 +141,7 @@ func (d *Domain) Both(op string, m virt.Machine) (kept, live virt.Survey, err er
 	}
 	if foreign != "" {
 		return kept, live, errs.New(errs.Conflict, op, "domain %s has %s", d.Name, foreign).
-			WithHint("remove that with virsh; mulligan and libvirt's own snapshots do not mix")
+			WithHint("start it if its memory was saved (managedsave-remove would lose that), else remove that with virsh; mulligan and libvirt's own snapshots do not mix")
 	}
 	if kept, _, err = d.Survey(op, m, false); err != nil {
 		return kept, live, err

@@ -30,14 +30,17 @@ type Tree struct {
 	Layers    map[ID]*Layer
 	Snapshots map[snap.SnapshotID]*Snapshot
 	Switches  map[snap.RestoreID]*Plan
-	Intent    *Intent  `json:",omitempty"`
-	Thaw      bool     `json:",omitempty"` // the guest may be frozen, and must be thawed
-	Suspect   bool     `json:",omitempty"` // a live switch was interrupted: QEMU may have images open that libvirt does not know
-	Resume    *Resume  `json:",omitempty"`
-	Out       []Out    `json:",omitempty"` // images of disks that were detached
-	Ran       bool     `json:",omitempty"` // the domain was seen running since its head was made
-	Paused    bool     `json:",omitempty"` // it was paused when it was stopped, and is started paused
-	News      []string `json:",omitempty"` // messages for the next snapshot
+	Intent    *Intent `json:",omitempty"`
+	Thaw      bool    `json:",omitempty"` // the guest may be frozen, and must be thawed
+	Suspect   bool    `json:",omitempty"` // a live switch was interrupted: QEMU may have images open that libvirt does not know
+	Resume    *Resume `json:",omitempty"`
+	Out       []Out   `json:",omitempty"` // images of disks that were detached
+	// Open has the driver's images below the head that the running domain has by name, or had when it was last seen running. A guest
+	// that somebody saves with its memory does not start without them, so one that is merged away leaves an empty overlay.
+	Open   []string `json:",omitempty"`
+	Ran    bool     `json:",omitempty"` // the domain was seen running since its head was made
+	Paused bool     `json:",omitempty"` // it was paused when it was stopped, and is started paused
+	News   []string `json:",omitempty"` // messages for the next snapshot
 	// Lent has the layers on which forks of the app rest, by the fork's app id. They and all layers below stay as they are.
 	Lent map[string]ID `json:",omitempty"`
 	// Made has the paths of files and sockets that the domain of a fork makes on the host, besides its disks.

@@ -26,6 +26,7 @@ type Survey struct {
 	Agent    bool              // there is a channel for the guest agent
 	Awake    bool              // the agent in the guest has opened the channel (live definitions only)
 	Deep     int               // length of the longest open backing chain of a disk (live definitions only)
+	Below    []string          // paths of the images of all open backing chains (live definitions only)
 	Warnings []string
 }
 
@@ -147,6 +148,9 @@ func (s *Survey) disk(op string, d *libvirtxml.DomainDisk) error {
 	deep := 0
 	for b := d.BackingStore; b != nil && b.Source != nil; b = b.BackingStore {
 		deep++
+		if b.Source.File != nil {
+			s.Below = append(s.Below, b.Source.File.File)
+		}
 	}
 	s.Deep = max(s.Deep, deep)
 	return nil
