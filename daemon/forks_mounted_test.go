@@ -108,7 +108,17 @@ func mountsIn(t *testing.T, dir string) (list []string) {
 func (m *mountedForks) reboot(between func()) {
 	m.t.Helper()
 	m.restart(func() {
-		sh(m.t, `sync -f "$1" && cp --sparse=always "$2" "$2.next" && umount -l -R "$1" && mv "$2.next" "$2" && mount -o loop,nouuid "$2" "$1"`, m.dir, m.image)
+		device := func() uint64 {
+			var st unix.Stat_t
+			check(m.t, unix.Stat(m.dir, &st))
+			return st.Dev
+		}
+		was := device()
+		sh(m.t, `sync -f "$1" && cp --sparse=always "$2" "$2.next" && next=$(losetup -f --show "$2.next") &&
+			umount -l -R "$1" && mv "$2.next" "$2" && mount -o nouuid "$next" "$1" && losetup -d "$next"`, m.dir, m.image)
+		if device() == was {
+			m.t.Error("the disk has the number that it had before the reboot")
+		}
 		between()
 	})
 }
@@ -201,10 +211,9 @@ func testForksMounted(t *testing.T) {
 		t.Errorf("a fourth fork is based on %q", four.Fork.Pinned)
 	}
 	m.same("the fourth fork", tree(t, four.Workspace), want)
-	if f := m.fork(ipc.ForkRequest{})[0]; f.Fork.Pinned != "" {
-		t.Errorf("a fork of another checkpoint is based on %q", f.Fork.Pinned)
-	} else {
-		check(t, m.d.DropFork(t.Context(), root, "shop", f.Fork.Name))
+	plain := m.fork(ipc.ForkRequest{})[0]
+	if plain.Fork.Pinned != "" {
+		t.Errorf("a fork of another checkpoint is based on %q", plain.Fork.Pinned)
 	}
 	inner, err := m.d.Fork(t.Context(), root, one.Slug, ipc.ForkRequest{Count: 3})
 	check(t, err)
@@ -226,6 +235,10 @@ func testForksMounted(t *testing.T) {
 		}
 	}
 	m.same("after a reboot", tree(t, one.Workspace), went)
+	check(t, m.d.DropFork(t.Context(), root, "shop", plain.Fork.Name))
+	if _, err := os.Lstat(plain.Workspace); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the folder of a fork that was dropped after a reboot: %v", err)
+	}
 	m.says(two.Slug, m.of(two), "went2")
 	check(t, unix.Unmount(four.Workspace, 0)) // and while the daemon runs
 	_, err = m.d.Create(t.Context(), root, four.Slug, ipc.CreateRequest{})

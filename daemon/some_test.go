@@ -92,6 +92,7 @@ func TestForksAtWork(t *testing.T) {
 		testForkSetWhileMade,
 		testPartsOfFork,
 		testForksPartly,
+		testForkFolders,
 		testForksMounted,
 		testExpiry,
 	)

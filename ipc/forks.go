@@ -24,7 +24,7 @@ type Fork struct {
 	// Lent: it was stopped to be kept, and its dotenv files may have its parent's lines; after a crash it is started again.
 	Lent   bool   `json:"lent,omitempty"`
 	Making bool   `json:"making,omitempty"` // it is being made or dropped; after a crash it is dropped
-	Folder string `json:"folder"`           // identifies the folder that was made for it: device and inode
+	Folder string `json:"folder"`           // identifies the folder that was made for it, by its inode and when that was made
 	// Project is the compose project that is the fork's own, ComposeFiles the compose files that it was made of, relative to the workspace, and Made
 	// what the compose tool made: "container ID", "volume NAME", "network ID".
 	Project      string   `json:"project,omitempty"`

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 
 	"mulligan/daemon/store"
 	"mulligan/errs"
+	"mulligan/ipc"
 	"mulligan/privsep"
 	"mulligan/snap/beneath"
 )
@@ -28,15 +30,11 @@ func (s *Set) MakeForkFolder(ctx context.Context, rec store.App) (id string, err
 	if err := s.MakeFolderAround(ctx, rec, rec.Workspace); err != nil {
 		return "", err
 	}
-	if _, err := makeFolder.Call(ctx, acc.User(), rec.Workspace); err != nil {
+	id, err = makeFolder.Call(ctx, acc.User(), rec.Workspace)
+	if err != nil {
 		return "", noFolder(rec.Workspace, err)
 	}
-	root, err := beneath.Open(rec.Workspace)
-	if err != nil {
-		return "", err
-	}
-	defer root.Close()
-	return folderID(root.FD())
+	return id, nil
 }
 
 // MakeFolderAround makes the folder around a path, unless it exists, with the rights of an app's owner.
@@ -66,50 +64,87 @@ func noFolder(path string, err error) error {
 		WithHint("choose another folder with --dir: one that does not exist, in a folder of yours")
 }
 
-// folderID identifies an open folder among all of the host.
-func folderID(fd int) (string, error) {
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		return "", os.NewSyscallError("fstat", err)
+// idIn identifies what is called name in a folder among all that was ever called so, by its inode and its birth, which is zero where the filesystem
+// does not know it. A device number would change with a reboot.
+func idIn(parent *beneath.Root, name string) (id string, err error) {
+	var st unix.Statx_t
+	if err := unix.Statx(parent.FD(), name, unix.AT_SYMLINK_NOFOLLOW, unix.STATX_INO|unix.STATX_BTIME, &st); err != nil {
+		return "", os.NewSyscallError("statx", err)
 	}
-	return fmt.Sprintf("%d:%d", st.Dev, st.Ino), nil
+	if st.Mask&unix.STATX_BTIME == 0 {
+		st.Btime = unix.StatxTimestamp{}
+	}
+	return fmt.Sprintf("%d born %d.%09d", st.Ino, st.Btime.Sec, st.Btime.Nsec), nil
 }
 
-// forkFolder is the folder of a fork, and what identifies it.
+// sameFolder reports whether a folder's ID is the noted one. What an older daemon noted are the numbers of the device and the inode.
+func sameFolder(id, noted string) bool {
+	if _, inode, old := strings.Cut(noted, ":"); old {
+		return strings.HasPrefix(id, inode+" ")
+	}
+	return id == noted
+}
+
+// forkFolder is the folder of a fork, and what identifies it. Without an ID, it may only be removed if it is empty: it is one that nobody noted, or one
+// that is mounted, which is empty below the mount.
 type forkFolder struct{ Path, ID string }
 
-// removeFolder removes a fork's folder with all that is in it, and the folder around it if nothing else is there. A folder that is
-// another one than the fork's stays. Without an ID, which is noted once the folder is made, only an empty one is removed.
-var removeFolder = privsep.Define("daemon.removeForkFolder", func(ctx context.Context, f forkFolder) (stays bool, err error) {
+func folderOf(rec store.App) forkFolder {
+	if rec.Fork.Pinned != "" {
+		return forkFolder{Path: rec.Workspace}
+	}
+	return forkFolder{rec.Workspace, rec.Fork.Folder}
+}
+
+// findFolder returns whether something is at the path of a fork's folder, and whether that is another folder than the fork's.
+var findFolder = privsep.Define("daemon.findForkFolder", func(_ context.Context, f forkFolder) (found foundFolder, err error) {
 	parent, err := beneath.Open(filepath.Dir(f.Path))
 	if errors.Is(err, unix.ENOENT) {
-		return false, nil
+		return found, nil
 	}
 	if err != nil {
-		return false, err
+		return found, err
+	}
+	defer parent.Close()
+	id, err := idIn(parent, filepath.Base(f.Path))
+	if errors.Is(err, unix.ENOENT) {
+		return found, nil
+	}
+	return foundFolder{There: true, Other: f.ID != "" && !sameFolder(id, f.ID)}, err
+}).Within(FolderTimeout)
+
+type foundFolder struct{ There, Other bool }
+
+// removeFolder removes a fork's folder with all that is in it, which takes its time, or an empty one without an ID. stays reports that such a one is not empty.
+var removeFolder = privsep.Define("daemon.removeForkFolder", func(_ context.Context, f forkFolder) (stays bool, err error) {
+	parent, err := beneath.Open(filepath.Dir(f.Path))
+	if err != nil {
+		return true, err
 	}
 	defer parent.Close()
 	name := filepath.Base(f.Path)
-	if f.ID == "" {
-		err := unix.Unlinkat(parent.FD(), name, unix.AT_REMOVEDIR)
-		return err != nil && !errors.Is(err, unix.ENOENT), removeEmpty(filepath.Dir(f.Path))
+	if f.ID != "" {
+		return false, parent.RemoveAll(name)
 	}
-	dir, err := parent.OpenDir(name)
-	if errors.Is(err, unix.ENOENT) {
-		return false, nil
-	}
-	if err != nil {
-		return true, err
-	}
-	id, err := folderID(dir.FD())
-	if err = errs.Also(err, dir.Close()); err != nil || id != f.ID {
-		return true, err
-	}
-	if err := parent.RemoveAll(name); err != nil {
-		return true, err
-	}
-	return false, removeEmpty(filepath.Dir(f.Path))
+	err = unix.Unlinkat(parent.FD(), name, unix.AT_REMOVEDIR)
+	return err != nil && !errors.Is(err, unix.ENOENT), nil
 })
+
+// ChangeFork changes what the record of a fork says of it. The caller has acquired the fork.
+func (s *Set) ChangeFork(ctx context.Context, a *App, change func(*ipc.Fork)) error {
+	rec := a.Rec()
+	fork := *rec.Fork
+	rec.Fork = &fork
+	change(&fork)
+	rec.Rev++
+	if err := s.store.PutApp(ctx, rec); err != nil {
+		return err
+	}
+	next := *a.Now.Load()
+	next.Rec = rec
+	a.SetSetup(&next)
+	return nil
+}
 
 // folderSince asks whether something in a folder was changed after a time.
 type folderSince struct {
@@ -153,9 +188,12 @@ func (s *Set) ForkChangedSince(ctx context.Context, rec store.App, since time.Ti
 	return changedSince.Call(ctx, acc.User(), folderSince{rec.Workspace, since})
 }
 
-// removeEmpty removes a folder if it is empty.
+// removeEmpty removes a folder if it is there and empty.
 func removeEmpty(path string) error {
 	parent, err := beneath.Open(filepath.Dir(path))
+	if errors.Is(err, unix.ENOENT) {
+		return nil
+	}
 	if err != nil {
 		return err
 	}
@@ -169,15 +207,39 @@ func removeEmpty(path string) error {
 	return err
 }
 
-// RemoveForkFolder removes a fork's folder with the rights of its owner. If it is one that is mounted, the caller must have unmounted it. stays reports that another folder is in its place.
-func (s *Set) RemoveForkFolder(ctx context.Context, rec store.App) (stays bool, err error) {
+// FindForkFolder reports whether a fork's folder is there. It returns an error if another folder is in its place.
+func (s *Set) FindForkFolder(ctx context.Context, rec store.App) (there bool, err error) {
 	acc, err := s.AccountOf(rec)
 	if err != nil {
-		return true, err
+		return false, err
 	}
-	folder := forkFolder{rec.Workspace, rec.Fork.Folder}
-	if rec.Fork.Pinned != "" { // below the mount, it is empty
-		folder.ID = ""
+	found, err := findFolder.Call(ctx, acc.User(), folderOf(rec))
+	if err == nil && found.Other {
+		err = errs.New(errs.Conflict, "", "%s is not the folder that was made for the fork %s, and stays", rec.Workspace, rec.Slug).
+			WithHint("move it away or remove it, and drop the fork again")
 	}
-	return removeFolder.Call(ctx, acc.User(), folder)
+	return found.There, err
+}
+
+// RemoveForkFolder removes a fork's folder with the rights of its owner, and the folder around it if nothing else is there. If the fork's folder is
+// one that is mounted, the caller must have unmounted it.
+func (s *Set) RemoveForkFolder(ctx context.Context, rec store.App) error {
+	there, err := s.FindForkFolder(ctx, rec)
+	if err != nil {
+		return err
+	}
+	if there {
+		acc, err := s.AccountOf(rec)
+		if err != nil {
+			return err
+		}
+		switch stays, err := removeFolder.Call(ctx, acc.User(), folderOf(rec)); {
+		case err != nil:
+			return err
+		case stays && rec.Fork.Folder != "": // and if none was noted, the fork has not made it
+			return errs.New(errs.Conflict, "", "%s has files that are not known to be those of the fork %s, and stays", rec.Workspace, rec.Slug).
+				WithHint("move it away or remove it, and drop the fork again")
+		}
+	}
+	return s.RemoveFolderAround(ctx, rec, rec.Workspace)
 }

@@ -138,19 +138,23 @@ func HeadOf(rec store.App) *string {
 	return nil
 }
 
-// makeFolder creates the folder at path. No link is followed on the way to its parent.
-var makeFolder = privsep.Define("daemon.makeFolder", func(_ context.Context, path string) (struct{}, error) {
+// makeFolder creates the folder at path, and returns its ID. No link is followed on the way to its parent.
+var makeFolder = privsep.Define("daemon.makeFolder", func(_ context.Context, path string) (id string, err error) {
 	parent, err := beneath.Open(filepath.Dir(path))
 	if err != nil {
-		return struct{}{}, err
+		return "", err
 	}
 	defer parent.Close()
-	return struct{}{}, unix.Mkdirat(parent.FD(), filepath.Base(path), 0o755)
+	if err := unix.Mkdirat(parent.FD(), filepath.Base(path), 0o755); err != nil {
+		return "", err
+	}
+	return idIn(parent, filepath.Base(path))
 }).Within(FolderTimeout)
 
-// RemakeWorkspace creates the app's workspace again, empty, if it was deleted. A worker with the
+// RemakeWorkspace creates the workspace of an app that the caller has acquired again, empty, if it was deleted. A worker with the
 // rights of the folder's former owner does it. made reports whether it was created.
-func (s *Set) RemakeWorkspace(ctx context.Context, rec store.App) (made bool, err error) {
+func (s *Set) RemakeWorkspace(ctx context.Context, a *App) (made bool, err error) {
+	rec := a.Rec()
 	root, err := beneath.Open(rec.Workspace)
 	if err == nil {
 		return false, root.Close()
@@ -169,11 +173,15 @@ func (s *Set) RemakeWorkspace(ctx context.Context, rec store.App) (made bool, er
 	if rec.FolderUID == 0 {
 		whose = privsep.Self
 	}
-	if _, err := makeFolder.Call(ctx, whose, rec.Workspace); err != nil {
+	id, err := makeFolder.Call(ctx, whose, rec.Workspace)
+	if err != nil {
 		return false, (&errs.Error{Kind: errs.Failed, Op: "make the workspace anew", Message: rec.Workspace, Err: err}).
 			WithHint("make that folder, with the owner that it had, and try again")
 	}
-	return true, nil
+	if rec.Fork != nil { // or the fork's removal would take the folder for another one
+		err = s.ChangeFork(ctx, a, func(f *ipc.Fork) { f.Folder = id })
+	}
+	return true, err
 }
 
 // FreeFolder returns whether the folder at path would have to be made for a clone, with the rights of its owner; if not, an empty one is there.

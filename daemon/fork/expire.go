@@ -87,7 +87,7 @@ func (s *Service) expired(ctx context.Context, a *app.App, begun time.Time) (boo
 			return false, nil
 		}
 	}
-	if s.registry.CheckDrop(a) != nil { // others are based on it, or something is mounted in it
+	if s.registry.CheckDrop(ctx, a) != nil { // others are based on it, something is mounted in it, or it is not there
 		return false, nil
 	}
 	changed, err := s.apps.ForkChangedSince(ctx, rec, limit) // takes its time

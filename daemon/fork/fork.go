@@ -274,7 +274,7 @@ func (s *Service) KeepFork(ctx context.Context, who ipc.Caller, ref, name string
 		return res, errs.Wrap(errs.Invalid, op, err)
 	}
 	if !req.DryRun && !req.AndStay {
-		if err := s.registry.CheckDrop(a); err != nil {
+		if err := s.registry.CheckDrop(ctx, a); err != nil {
 			return res, errs.Wrap(errs.Failed, op, err)
 		}
 	}
@@ -420,7 +420,7 @@ func (s *Service) pause(ctx context.Context, a *app.App) (begin func() error, er
 	if err != nil {
 		return begin, err
 	}
-	mark := func(lent bool) error { return s.registry.ChangeFork(ctx, a, func(f *ipc.Fork) { f.Lent = lent }) }
+	mark := func(lent bool) error { return s.apps.ChangeFork(ctx, a, func(f *ipc.Fork) { f.Lent = lent }) }
 	begin = func() error {
 		defer admit()
 		release, err := s.apps.AcquireBrief(ctx, a, "keep fork")

@@ -220,7 +220,7 @@ func (s *Service) replaceLines(ctx context.Context, parent, a *app.App) (lines [
 		}
 		return portOf(rec.Fork.Ports[i].Address), true
 	})
-	if err := s.registry.ChangeFork(ctx, a, func(f *ipc.Fork) { f.Dotenv = lines }); err != nil {
+	if err := s.apps.ChangeFork(ctx, a, func(f *ipc.Fork) { f.Dotenv = lines }); err != nil {
 		return nil, err
 	}
 	if err := s.opt.Failpoint.At("fork: dotenv lines noted"); err != nil {
@@ -242,7 +242,7 @@ func (s *Service) replaceLines(ctx context.Context, parent, a *app.App) (lines [
 	if err != nil {
 		return nil, err
 	}
-	return lines, s.registry.ChangeFork(ctx, a, func(f *ipc.Fork) { f.Notes = append(slices.Clone(f.Notes), found...) })
+	return lines, s.apps.ChangeFork(ctx, a, func(f *ipc.Fork) { f.Notes = append(slices.Clone(f.Notes), found...) })
 }
 
 // lend stops a fork and puts its parent's lines into its dotenv files, where they differ, so that the parent can be taken to its state.

@@ -106,23 +106,7 @@ func (svc *Service) ForkMade(ctx context.Context, a *app.App) error {
 }
 
 func (svc *Service) markFork(ctx context.Context, a *app.App, making bool) error {
-	return svc.ChangeFork(ctx, a, func(f *ipc.Fork) { f.Making = making })
-}
-
-// ChangeFork changes what the record says of a fork. The caller has acquired the fork.
-func (svc *Service) ChangeFork(ctx context.Context, a *app.App, change func(*ipc.Fork)) error {
-	rec := a.Rec()
-	fork := *rec.Fork
-	rec.Fork = &fork
-	change(&fork)
-	rec.Rev++
-	if err := svc.store.PutApp(ctx, rec); err != nil {
-		return err
-	}
-	next := *a.Now.Load()
-	next.Rec = rec
-	a.SetSetup(&next)
-	return nil
+	return svc.apps.ChangeFork(ctx, a, func(f *ipc.Fork) { f.Making = making })
 }
 
 // GiveContainers makes containers that have been made for a fork its own: rec is the fork's record with them. The caller has acquired the fork.
@@ -144,7 +128,7 @@ func (svc *Service) GiveContainers(ctx context.Context, a *app.App, rec store.Ap
 // not complete, so that an interrupted drop is finished later, and one that failed is tried again.
 func (svc *Service) RemoveFork(ctx context.Context, who ipc.Caller, a *app.App) (err error) {
 	const op = "drop fork"
-	if err := svc.CheckDrop(a); err != nil {
+	if err := svc.CheckDrop(ctx, a); err != nil {
 		return err
 	}
 	release, err := svc.apps.Acquire(ctx, a, op, who)
@@ -182,10 +166,8 @@ func (svc *Service) RemoveFork(ctx context.Context, who ipc.Caller, a *app.App) 
 	if err := svc.binder.Mounts.Release(a.Rec()); err != nil {
 		return err
 	}
-	if stays, err := svc.apps.RemoveForkFolder(ctx, a.Rec()); err != nil {
+	if err := svc.apps.RemoveForkFolder(ctx, a.Rec()); err != nil {
 		return err
-	} else if stays {
-		svc.opt.Log.Warn("another folder is in the place of a fork's folder, and stays", "app", a.Rec().Slug, "folder", a.Rec().Workspace)
 	}
 	if err := svc.opt.Failpoint.At("fork: folder removed"); err != nil {
 		return err
@@ -208,8 +190,8 @@ func noteUndropped(a *app.App, err error) {
 }
 
 // CheckDrop refuses to drop a fork that has forks of its own: they are listed by it, and their disks rest on its. It also refuses if something is
-// mounted in the fork's folder, which may be anybody's.
-func (svc *Service) CheckDrop(a *app.App) error {
+// mounted in the fork's folder, which may be anybody's, or if another folder is in its place.
+func (svc *Service) CheckDrop(ctx context.Context, a *app.App) error {
 	if forks := svc.forksOf(a.Rec().ID); len(forks) > 0 {
 		return errs.New(errs.Conflict, "", "the fork %s has forks itself: %s", a.Rec().Slug, strings.Join(forks, ", ")).
 			WithHint("drop them first: `mulligan drop --all --app %s`", a.Rec().Slug)
@@ -218,6 +200,9 @@ func (svc *Service) CheckDrop(a *app.App) error {
 	if err == nil && len(mounts) > 0 {
 		return errs.New(errs.Conflict, "", "something is mounted in the folder of the fork %s, and would be emptied: %s", a.Rec().Slug, strings.Join(mounts, ", ")).
 			WithHint("umount it first")
+	}
+	if err == nil {
+		_, err = svc.apps.FindForkFolder(ctx, a.Rec())
 	}
 	return err
 }
@@ -333,7 +318,7 @@ func (svc *Service) CheckOwnServers(rec store.App) error { return svc.binder.Che
 func (svc *Service) disposeFork(ctx context.Context, a *app.App) error {
 	err := svc.binder.Mounts.Release(a.Rec())
 	if err == nil {
-		_, err = svc.apps.RemoveForkFolder(ctx, a.Rec())
+		err = svc.apps.RemoveForkFolder(ctx, a.Rec())
 	}
 	err = errs.Also(err, svc.binder.DropServers(ctx, a.Rec()))
 	svc.apps.CloseDrivers(a)
@@ -388,5 +373,5 @@ func (svc *Service) startLent(ctx context.Context, a *app.App) error {
 	if err := svc.apps.StartAgain(ctx, a, true); err != nil {
 		return err
 	}
-	return svc.ChangeFork(ctx, a, func(f *ipc.Fork) { f.Lent = false })
+	return svc.apps.ChangeFork(ctx, a, func(f *ipc.Fork) { f.Lent = false })
 }

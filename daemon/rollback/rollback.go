@@ -319,7 +319,7 @@ func (r *rollback) remakeWorkspace(ctx context.Context) error {
 	if r.req.DryRun || !slices.Contains(r.plan.Layers, snap.Files) {
 		return nil
 	}
-	made, err := r.d.apps.RemakeWorkspace(ctx, r.a.Rec())
+	made, err := r.d.apps.RemakeWorkspace(ctx, r.a)
 	if made {
 		r.warnings.add("%s was not there any more, and was made anew", r.a.Rec().Workspace)
 	}
