@@ -9,6 +9,7 @@ import (
 	"os"
 	"regexp"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -20,6 +21,9 @@ import (
 
 // maxFile bounds a dotenv file, in bytes.
 const maxFile = 1 << 20
+
+// timeout bounds how long reading or replacing the files of a folder takes. Its filesystem may be under the owner's control, and never answer.
+const timeout = time.Minute
 
 // assignment is the beginning of a line that sets a variable, up to its value.
 var assignment = regexp.MustCompile(`^\s*(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)\s*=[ \t]*`)
@@ -148,7 +152,7 @@ var read = privsep.Define("dotenv.read", func(ctx context.Context, r reading) (t
 		texts = append(texts, text)
 	}
 	return texts, nil
-})
+}).Within(timeout)
 
 func unreadable(file string, err error) error {
 	return (&errs.Error{Kind: errs.Invalid, Message: "the dotenv file " + file + " cannot be used", Err: err}).
@@ -204,7 +208,7 @@ var replaceAll = privsep.Define("dotenv.replace", func(ctx context.Context, r re
 		}
 	}
 	return true, nil
-})
+}).Within(timeout)
 
 // write replaces a file beneath root durably.
 func write(root *beneath.Root, file, text string, mode os.FileMode) (err error) {
