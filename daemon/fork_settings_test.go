@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -35,8 +36,9 @@ func testForkSettings(t *testing.T) {
 	write(t, ws, "page", "zero")
 	ports := []int{testkit.Port(t), testkit.Port(t)}
 	var skew atomic.Int64 // the daemon asks for the time in the background too
+	warned := &warnings{Handler: slog.DiscardHandler}
 	opt := daemon.Options{
-		StateDir: filepath.Join(around, "daemon"), StopTimeout: 10 * time.Second, Steady: steady,
+		StateDir: filepath.Join(around, "daemon"), StopTimeout: 10 * time.Second, Steady: steady, Log: slog.New(warned),
 		Now: func() time.Time { return time.Now().Add(time.Duration(skew.Load())) },
 	}
 	d := openForks(t, opt)
@@ -171,7 +173,38 @@ func testForkSettings(t *testing.T) {
 	skew.Store(0)
 	begun = time.Now().Add(-48 * time.Hour)
 	expire("2", "3", "6", "old")
+
+	// Nobody looks at them again before that is long ago: it would be told that this one's are not there.
+	moved := filepath.Join(around, "tries", "here", "old")
+	check(t, os.Rename(moved, moved+"-moved"))
+	expire("2", "3", "6", "old")
+	if words := warned.list(); len(words) > 0 {
+		t.Errorf("the daemon warns: %q", words)
+	}
+	check(t, os.Rename(moved+"-moved", moved))
 	for _, name := range names() {
 		check(t, d.DropFork(t.Context(), root, "shop", name))
 	}
+}
+
+// warnings keeps the warnings of a log.
+type warnings struct {
+	slog.Handler
+	mu    sync.Mutex
+	words []string
+}
+
+func (w *warnings) Enabled(_ context.Context, level slog.Level) bool { return level >= slog.LevelWarn }
+
+func (w *warnings) Handle(_ context.Context, r slog.Record) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.words = append(w.words, r.Message)
+	return nil
+}
+
+func (w *warnings) list() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.words)
 }

@@ -93,6 +93,7 @@ func TestForksAtWork(t *testing.T) {
 		testPartsOfFork,
 		testForksPartly,
 		testForkFolders,
+		testForksOfOthers,
 		testForksMounted,
 		testExpiry,
 	)

@@ -30,6 +30,10 @@ type App struct {
 
 	LastAsked atomic.Int64 // when somebody last asked for the app by its name or ran a command inside, in nanoseconds since 1970; 0: not since the daemon's start
 
+	LastChanged atomic.Int64 // when something in a fork's folder was changed, as was last found, in nanoseconds since 1970; 0: nobody looked
+
+	Adopting sync.Mutex // of an app that is no fork: held while one of its forks, or a fork of these, and its parent adopt snapshots of each other
+
 	mu         sync.Mutex
 	recoveries []string      // one sentence for each interrupted operation that was finished or undone
 	gone       bool          // the app is no longer registered

@@ -152,11 +152,14 @@ type folderSince struct {
 	Since time.Time
 }
 
-// changedSince reports whether a file or folder below a fork's folder was written, made, renamed or removed after a time.
-var changedSince = privsep.Define("daemon.forkChangedSince", func(ctx context.Context, f folderSince) (changed bool, err error) {
+// walkTimeout bounds a walk through a fork's folder.
+const walkTimeout = time.Hour
+
+// changedSince returns when a file or folder below a fork's folder was written, made, renamed or removed after a time; zero: none was.
+var changedSince = privsep.Define("daemon.forkChangedSince", func(ctx context.Context, f folderSince) (at time.Time, err error) {
 	root, err := os.OpenRoot(f.Path)
 	if err != nil {
-		return false, err
+		return at, err
 	}
 	defer root.Close()
 	err = fs.WalkDir(root.FS(), ".", func(path string, e fs.DirEntry, err error) error {
@@ -171,21 +174,29 @@ var changedSince = privsep.Define("daemon.forkChangedSince", func(ctx context.Co
 			return err // it was removed just now, which the next walk sees
 		}
 		st, ok := info.Sys().(*syscall.Stat_t)
-		if changed = ok && time.Unix(st.Ctim.Unix()).After(f.Since); changed { //nolint:unconvert // of another type on other machines
+		if ok && time.Unix(st.Ctim.Unix()).After(f.Since) { //nolint:unconvert // of another type on other machines
+			at = time.Unix(st.Ctim.Unix())
 			return fs.SkipAll
 		}
 		return nil
 	})
-	return changed, err
-})
+	return at, err
+}).Within(walkTimeout)
 
-// ForkChangedSince reports whether something in a fork's folder was changed after a time.
-func (s *Set) ForkChangedSince(ctx context.Context, rec store.App, since time.Time) (bool, error) {
+// ForkChangedSince reports whether something in a fork's folder was changed after a time. What it finds, it notes in the app: until that is so old,
+// nobody has to look again.
+func (s *Set) ForkChangedSince(ctx context.Context, a *App, since time.Time) (bool, error) {
+	rec := a.Rec()
 	acc, err := s.AccountOf(rec)
 	if err != nil {
 		return false, err
 	}
-	return changedSince.Call(ctx, acc.User(), folderSince{rec.Workspace, since})
+	at, err := changedSince.Call(ctx, acc.User(), folderSince{rec.Workspace, since})
+	if err != nil || at.IsZero() {
+		return false, err
+	}
+	a.LastChanged.Store(at.UnixNano())
+	return true, nil
 }
 
 // removeEmpty removes a folder if it is there and empty.

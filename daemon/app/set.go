@@ -250,3 +250,19 @@ func (s *Set) All() []*App {
 	defer s.mu.Unlock()
 	return slices.Collect(maps.Values(s.apps))
 }
+
+// Owner is whose an app is.
+type Owner struct {
+	Name string
+	UID  int
+}
+
+// ByOwner returns each owner's apps, in the order in which they are in the list.
+func ByOwner(list []*App) map[Owner][]*App {
+	apps := map[Owner][]*App{}
+	for _, a := range list {
+		o := Owner{a.Rec().Owner, a.Rec().OwnerUID}
+		apps[o] = append(apps[o], a)
+	}
+	return apps
+}

@@ -47,8 +47,8 @@ type Service struct {
 	rollbacks   *rollback.Service
 	registry    *registry.Service
 
-	naming   sync.Mutex // forks get their names and ports one after the other
-	adopting sync.Mutex // snapshots are adopted by one app at a time, as each holds its parent meanwhile
+	naming   sync.Mutex // forks are claimed one after the other, so that each has a name and addresses of its own
+	expiring sync.Map   // the owners (app.Owner) whose forks Expire looks at
 }
 
 // New returns the service of a daemon's forks.

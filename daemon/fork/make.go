@@ -20,15 +20,37 @@ import (
 )
 
 // claim registers a fork of which nothing is made yet. Its folder will be mounted over the copy of files in pinned, if that is not empty.
-func (s *Service) claim(ctx context.Context, who ipc.Caller, parent *app.App, origin store.Checkpoint, req ipc.ForkRequest, kinds map[string]string, pinned string) (*app.App, error) {
-	s.naming.Lock()
-	defer s.naming.Unlock()
-	rec, err := s.describe(ctx, parent, origin, req, kinds)
-	if err != nil {
-		return nil, err
+func (s *Service) claim(ctx context.Context, who ipc.Caller, parent *app.App, origin store.Checkpoint, req ipc.ForkRequest, kinds map[string]string, pinned string) (a *app.App, err error) {
+	for again := true; again; {
+		rec, err := s.describe(ctx, parent, origin, req, kinds)
+		if err != nil {
+			return nil, err
+		}
+		if err := s.opt.Failpoint.At("fork: described"); err != nil {
+			return nil, err
+		}
+		rec.Fork.Pinned = pinned
+		a, again, err = s.claimAs(ctx, who, rec, req.Name == "")
+		if err != nil {
+			return nil, err
+		}
 	}
-	rec.Fork.Pinned = pinned
-	return s.registry.ClaimFork(ctx, who, rec)
+	return a, nil
+}
+
+// claimAs registers a fork by its record. again reports that it did not, because another fork has got one of its addresses since they were chosen, or its
+// name, if that was chosen too.
+func (s *Service) claimAs(ctx context.Context, who ipc.Caller, rec store.App, chosen bool) (a *app.App, again bool, err error) {
+	s.naming.Lock() // not while the fork is described: for that, files and servers are asked that may not answer
+	defer s.naming.Unlock()
+	addresses := map[string]bool{}
+	addForkAddresses(s.apps.Records(), addresses)
+	outdated := slices.ContainsFunc(rec.Fork.Ports, func(p ipc.ForkPort) bool { return addresses[p.Address] })
+	if outdated || chosen && s.names(rec.Fork.Parent)[rec.Fork.Name] {
+		return nil, true, nil
+	}
+	a, err = s.registry.ClaimFork(ctx, who, rec)
+	return a, false, err
 }
 
 // make makes a fork that was claimed. If it fails, nothing is left of the fork.
@@ -150,8 +172,9 @@ func (s *Service) seed(ctx context.Context, parent, a *app.App, cp store.Checkpo
 
 // adopt makes a checkpoint of to that holds the same states as one of from, and is pinned if that is. It lacks the layers in without.
 func (s *Service) adopt(ctx context.Context, from, to *app.App, cp store.Checkpoint, notes string, without ...string) (made store.Checkpoint, err error) {
-	s.adopting.Lock()
-	defer s.adopting.Unlock()
+	first := s.firstParent(to) // each holds its parent meanwhile
+	first.Adopting.Lock()
+	defer first.Adopting.Unlock()
 	for _, a := range []*app.App{from, to} {
 		release, err := s.apps.Acquire(ctx, a, "fork", accounts.Self())
 		if err != nil {
@@ -194,6 +217,18 @@ func (s *Service) adopt(ctx context.Context, from, to *app.App, cp store.Checkpo
 	}
 	err = s.checkpoints.Record(ctx, to, &made, "")
 	return made, err
+}
+
+// firstParent returns the app that an app is a fork of, directly or not, and that is no fork itself.
+func (s *Service) firstParent(a *app.App) *app.App {
+	for f := a.Rec().Fork; f != nil; f = a.Rec().Fork {
+		parent, err := s.apps.Find(accounts.Self(), string(f.Parent))
+		if err != nil { // it was removed
+			return a
+		}
+		a = parent
+	}
+	return a
 }
 
 // adoptLayer stores the state of a layer that another app has as one of to's layer l. One of the two apps is a fork of the other. If the
@@ -329,15 +364,21 @@ func forksDir(parent ipc.App) string {
 
 // freeName is the smallest number that no fork of the app has as its name.
 func (s *Service) freeName(parent ipc.AppID) string {
+	taken := s.names(parent)
+	for n := 1; ; n++ {
+		if name := strconv.Itoa(n); !taken[name] {
+			return name
+		}
+	}
+}
+
+// names returns the names of an app's forks.
+func (s *Service) names(parent ipc.AppID) map[string]bool {
 	taken := map[string]bool{}
 	for _, rec := range s.apps.Records() {
 		if rec.Fork != nil && rec.Fork.Parent == parent {
 			taken[rec.Fork.Name] = true
 		}
 	}
-	for n := 1; ; n++ {
-		if name := strconv.Itoa(n); !taken[name] {
-			return name
-		}
-	}
+	return taken
 }
