@@ -11,19 +11,12 @@ import (
 // side, because what one owner's apps wait for must not hold up those of others. After an owner's apps, it calls then with them. WakeAll blocks
 // until all apps were tried or ctx ends. Operations do not wait for that: they recover their app themselves.
 func (svc *Service) WakeAll(ctx context.Context, list []*app.App, then func(theirs []*app.App)) {
-	type owner struct {
-		name string
-		uid  int
-	}
-	apps := map[owner][]*app.App{}
 	for _, a := range list {
 		a.NoteDown(true)
 		a.BeginRetries() // the first try is that of wake
-		o := owner{a.Rec().Owner, a.Rec().OwnerUID}
-		apps[o] = append(apps[o], a)
 	}
 	var all sync.WaitGroup
-	for _, theirs := range apps {
+	for _, theirs := range app.ByOwner(list) {
 		all.Go(func() {
 			for _, a := range theirs {
 				if ctx.Err() != nil {
