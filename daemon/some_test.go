@@ -94,6 +94,7 @@ func TestForksAtWork(t *testing.T) {
 		testForksPartly,
 		testForkFolders,
 		testForksOfOthers,
+		testDropInSilentFolder,
 		testForksMounted,
 		testExpiry,
 	)
