@@ -3,7 +3,6 @@ package daemon_test
 import (
 	"errors"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -12,8 +11,6 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"mulligan/daemon"
 	"mulligan/errs"
@@ -498,73 +495,4 @@ func testKeepPart(t *testing.T) {
 	_, err = d.Rollback(t.Context(), root, "shop", res.RestoredTo.ID, ipc.RollbackRequest{}, nil)
 	check(t, err)
 	is("file2", "tried")
-}
-
-// testDropInSilentFolder starts a daemon that has to finish the drop of a fork in a folder over which its owner has mounted a filesystem that never
-// answers. The daemon says so, and another owner's app runs.
-func testDropInSilentFolder(t *testing.T) {
-	t.Parallel()
-	testkit.Need(t, "root", "bindfs")
-	w := forkWorld(t)
-	check(t, os.Chmod(w.dir, 0o777))
-	opt := daemon.Options{Watches: -1, StateDir: w.state(), StopTimeout: time.Minute, StartWait: time.Millisecond, Steady: steady}
-	broken := opt
-	broken.Failpoint = func(step string) error {
-		if step == "fork: stopped" {
-			return errors.New("the test says so")
-		}
-		return nil
-	}
-	d := w.openAs(t, broken)
-	for _, owner := range []string{"games", "root"} {
-		ws := filepath.Join(w.dir, owner)
-		check(t, os.Mkdir(ws, 0o755))
-		write(t, ws, "n", "here")
-		sh(t, `chown -R "$1" "$2"`, owner, ws)
-		_, err := d.AddApp(t.Context(), root, ipc.App{Slug: owner, Owner: owner, Workspace: ws, Run: []string{"sleep", "100000"}})
-		check(t, err)
-	}
-	_, err := d.Fork(t.Context(), root, "games", ipc.ForkRequest{})
-	check(t, err)
-	if err := d.DropFork(t.Context(), root, "games", "1"); err == nil {
-		t.Fatal("the fork was dropped")
-	}
-	w.close(t, d)
-
-	at := filepath.Join(w.dir, "games-forks")
-	server := exec.Command("setpriv", "--reuid=games", "--regid=games", "--clear-groups", "bindfs", "-f", "-o", "nonempty", "--no-allow-other", filepath.Join(w.dir, "games"), at)
-	check(t, server.Start())
-	away := sync.OnceFunc(func() {
-		_ = unix.Unmount(at, unix.MNT_DETACH)
-		_ = server.Process.Kill() // also if it is stopped
-		_ = server.Wait()
-	})
-	defer away()
-	testkit.Eventually(t, "bindfs serves the folder", func() bool {
-		mounts, err := os.ReadFile("/proc/self/mountinfo")
-		return err == nil && strings.Contains(string(mounts), at+" ")
-	})
-	check(t, server.Process.Signal(unix.SIGSTOP))
-
-	d = w.openAs(t, opt)
-	defer func() { w.close(t, d) }()
-	testkit.Eventually(t, "another owner's app runs", func() bool {
-		a, err := d.App(t.Context(), root, "root")
-		return err == nil && a.State == "running"
-	})
-	testkit.Eventually(t, "the daemon says that the fork could not be dropped", func() bool {
-		list, err := d.Forks(t.Context(), root, "games")
-		check(t, err)
-		return len(list.Forks) == 1 && slices.ContainsFunc(list.Forks[0].Problems, func(words string) bool { return strings.Contains(words, "took longer than") })
-	})
-	away()
-	testkit.Eventually(t, "the fork is dropped", func() bool {
-		d.Expire(t.Context(), time.Now())
-		list, err := d.Forks(t.Context(), root, "games")
-		check(t, err)
-		return len(list.Forks) == 0
-	})
-	if _, err := os.Lstat(at); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the folder of the forks: %v", err)
-	}
 }

@@ -91,6 +91,7 @@ func TestForksAtWork(t *testing.T) {
 		testForkSettings,
 		testForkSetWhileMade,
 		testPartsOfFork,
+		testForkThatFailsInUse,
 		testForksPartly,
 		testForkFolders,
 		testForksOfOthers,

@@ -70,21 +70,22 @@ var (
 // recovers first what an interrupted operation left. It blocks while a dry run or short work of the
 // daemon has the app; if another operation has it, the error is errs.Busy.
 func (s *Set) Acquire(ctx context.Context, a *App, what string, who ipc.Caller) (release func(), err error) {
-	return s.take(ctx, a, what, who, Alone)
+	return s.AcquireAs(ctx, a, what, who, Alone)
 }
 
 // AcquireToLook is Acquire for a dry run: operations that come meanwhile wait for its end.
 func (s *Set) AcquireToLook(ctx context.Context, a *App, what string, who ipc.Caller) (release func(), err error) {
-	return s.take(ctx, a, what, who, Look)
+	return s.AcquireAs(ctx, a, what, who, Look)
 }
 
 // AcquireBrief is Acquire for the daemon's own short work: it waits for other operations, and
 // they wait for it, instead of failing with errs.Busy.
 func (s *Set) AcquireBrief(ctx context.Context, a *App, what string) (release func(), err error) {
-	return s.take(ctx, a, what, accounts.Self(), Brief)
+	return s.AcquireAs(ctx, a, what, accounts.Self(), Brief)
 }
 
-func (s *Set) take(ctx context.Context, a *App, what string, who ipc.Caller, way Way) (release func(), err error) {
+// AcquireAs is Acquire for an operation of that way.
+func (s *Set) AcquireAs(ctx context.Context, a *App, what string, who ipc.Caller, way Way) (release func(), err error) {
 	if err := a.NoteOwner(s.CheckOwner(a.Rec())); err != nil {
 		return nil, errs.Wrap(errs.Denied, what, err)
 	}

@@ -204,7 +204,7 @@ func (b *bisection) note(run ipc.BisectRun, v bisect.Verdict, began time.Time) b
 // drop removes forks with everything that belongs to them.
 func (b *bisection) drop(ctx context.Context, forks ...*app.App) (err error) {
 	for _, a := range forks {
-		err = errs.Also(err, b.registry.RemoveFork(context.WithoutCancel(ctx), accounts.Self(), a))
+		err = errs.Also(err, b.registry.AbandonFork(context.WithoutCancel(ctx), accounts.Self(), a))
 	}
 	return err
 }

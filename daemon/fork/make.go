@@ -60,7 +60,7 @@ func (s *Service) make(ctx context.Context, who ipc.Caller, parent, a *app.App, 
 		return ipc.App{}, err
 	}
 	if err := s.fill(ctx, parent, a, origin, req); err != nil {
-		return ipc.App{}, errs.Also(err, s.drop(ctx, who, a))
+		return ipc.App{}, errs.Also(err, s.registry.AbandonFork(ctx, who, a))
 	}
 	s.events.WriteAudit(ctx, parent.Rec(), who, "fork", rec.Fork.Name, "", nil, app.WithoutSecrets(a.Rec().App))
 	return a.View(ctx), nil

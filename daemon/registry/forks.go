@@ -126,21 +126,35 @@ func (svc *Service) GiveContainers(ctx context.Context, a *app.App, rec store.Ap
 
 // RemoveFork ends a fork's processes and removes its folder, its checkpoints and its record. It first records that the fork is
 // not complete, so that an interrupted drop is finished later, and one that failed is tried again.
-func (svc *Service) RemoveFork(ctx context.Context, who ipc.Caller, a *app.App) (err error) {
+func (svc *Service) RemoveFork(ctx context.Context, who ipc.Caller, a *app.App) error {
+	return svc.removeFork(ctx, who, a, app.Alone)
+}
+
+// AbandonFork removes a fork that is not complete, and that nobody makes any more, as RemoveFork does. It waits for what others do with the
+// fork. Whatever makes it fail, it is tried again.
+func (svc *Service) AbandonFork(ctx context.Context, who ipc.Caller, a *app.App) error {
+	err := svc.removeFork(ctx, who, a, app.Brief)
+	noteUndropped(a, err)
+	return err
+}
+
+func (svc *Service) removeFork(ctx context.Context, who ipc.Caller, a *app.App, way app.Way) (err error) {
 	const op = "drop fork"
 	if err := svc.CheckDrop(ctx, a); err != nil {
 		return err
 	}
-	release, err := svc.apps.Acquire(ctx, a, op, who)
+	release, err := svc.apps.AcquireAs(ctx, a, op, who, way)
 	if err != nil && errs.KindOf(err) != errs.Busy {
-		release, err = svc.apps.Hold(ctx, a, op, who, app.Alone) // its folder may be missing
+		release, err = svc.apps.Hold(ctx, a, op, who, way) // its folder may be missing
 	}
 	if err != nil {
 		return err
 	}
 	defer release()
-	if err := svc.markFork(ctx, a, true); err != nil {
-		return err
+	if !a.Rec().Fork.Making {
+		if err := svc.markFork(ctx, a, true); err != nil {
+			return err
+		}
 	}
 	defer func() { noteUndropped(a, err) }()
 	if _, err := svc.apps.EndInside(ctx, a); err != nil { // nobody is let in again, also if the drop fails and is tried again
@@ -351,8 +365,7 @@ func (svc *Service) FinishForks(ctx context.Context, who ipc.Caller, apps []*app
 			}
 			continue
 		}
-		if err := svc.RemoveFork(ctx, who, a); err != nil {
-			noteUndropped(a, err)
+		if err := svc.AbandonFork(ctx, who, a); err != nil {
 			svc.opt.Log.Error("a fork that is not whole could not be dropped", "app", a.Rec().Slug, "err", err)
 			continue
 		}
