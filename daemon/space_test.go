@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
+	"mulligan/daemon"
 	"mulligan/errs"
 	"mulligan/ipc"
 	"mulligan/testkit"
@@ -158,4 +160,53 @@ func (w world) pid(t *testing.T) string {
 	_, after, _ := strings.Cut(string(b), `"pid":`)
 	pid, _, _ := strings.Cut(after, ",")
 	return strings.TrimSpace(pid)
+}
+
+// TestDeletingOnAFullDisk: forks, checkpoints and apps can be deleted where the disk of the state folder is full to the last byte.
+func TestDeletingOnAFullDisk(t *testing.T) {
+	t.Parallel()
+	testkit.Need(t, "root")
+	w := forkWorld(t)
+	smallDisk(t, w.state(), "24m")
+	write(t, w.ws(), "page", "before")
+	d := w.open(t)
+	_, err := d.AddApp(t.Context(), root, ipc.App{Slug: "shop", Workspace: w.ws()})
+	check(t, err)
+	var made []ipc.CheckpointID
+	for i := range 3 {
+		write(t, w.ws(), "page", fmt.Sprint(i))
+		cp, err := d.Create(t.Context(), root, "shop", ipc.CreateRequest{})
+		check(t, err)
+		made = append(made, cp.ID)
+	}
+	_, err = d.Fork(t.Context(), root, "shop", ipc.ForkRequest{CheckpointID: made[2]})
+	check(t, err)
+	keep := ipc.Retention{KeepLast: 1}
+	_, err = d.SetApp(t.Context(), root, "shop", ipc.AppChange{Retention: &keep})
+	check(t, err)
+	w.close(t, d)
+	fill := filepath.Join(w.state(), "fill")
+	for _, c := range []struct {
+		what string
+		do   func(d *daemon.Daemon) error
+	}{
+		{"drop", func(d *daemon.Daemon) error { return d.DropFork(t.Context(), root, "shop", "1") }},
+		{"delete", func(d *daemon.Daemon) error { return d.Delete(t.Context(), root, "shop", made[0]) }},
+		{"prune", func(d *daemon.Daemon) error {
+			res, err := d.Prune(t.Context(), root, "shop", false)
+			if err == nil && !slices.Contains(res.Deleted, made[1]) {
+				t.Errorf("the prune deletes %q", res.Deleted)
+			}
+			return err
+		}},
+		{"purge", func(d *daemon.Daemon) error { return d.RemoveApp(t.Context(), root, "shop", true) }},
+	} {
+		d := w.open(t) // the log of its records is new, and takes room
+		sh(t, `cat /dev/zero >"$1" 2>/dev/null || test -s "$1"`, fill)
+		if err := c.do(d); err != nil {
+			t.Errorf("%s: %v", c.what, err)
+		}
+		check(t, os.Remove(fill))
+		w.close(t, d)
+	}
 }

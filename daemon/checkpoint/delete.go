@@ -25,6 +25,7 @@ func (svc *Service) Delete(ctx context.Context, who ipc.Caller, ref string, id i
 		return err
 	}
 	defer release()
+	svc.store.GiveToDelete()
 	cp, err := svc.store.Checkpoint(ctx, a.Rec().ID, id)
 	if err == nil {
 		entry := svc.events.Entry(a.Rec(), who, "delete", string(id), "", nil, nil)

@@ -26,6 +26,9 @@ func (svc *Service) Prune(ctx context.Context, who ipc.Caller, ref string, dryRu
 		return ipc.PruneResult{}, err
 	}
 	defer release()
+	if !dryRun {
+		svc.store.GiveToDelete()
+	}
 	res, err := svc.prune(ctx, a, who, dryRun)
 	if !dryRun && (err != nil || len(res.Deleted) == 0) {
 		svc.events.WriteAudit(ctx, a.Rec(), who, "prune", "", "", err, res)

@@ -14,7 +14,7 @@ import (
 )
 
 // ballastFile is a file in the state folder that reserves space on its disk. If the daemon cannot open its records because the disk is full,
-// it uses a small part of this space. A rollback uses all of it, for its records and its safety checkpoint.
+// it uses a small part of this space, as a deletion does. A rollback uses all of it, for its records and its safety checkpoint.
 const ballastFile = "ballast"
 
 // ballastMost bounds the ballast, in bytes. It is at most a 16th of the disk.
@@ -45,6 +45,9 @@ func (r *Records) fillBallast() {
 
 // GiveBallast frees the space of the ballast for a rollback if the disk has little other space left.
 func (r *Records) GiveBallast() { r.giveBallast(2*Reserve, ballastMost) }
+
+// GiveToDelete frees a part of the ballast for a deletion if the disk has no other space left; the next rollback may need the rest.
+func (r *Records) GiveToDelete() { r.giveBallast(Reserve/4, Reserve) }
 
 // giveBallast frees at most give bytes of the ballast if the disk has less than need bytes left. It reports whether there were any.
 func (r *Records) giveBallast(need, give int64) bool {

@@ -345,6 +345,7 @@ func (svc *Service) RemoveApp(ctx context.Context, who ipc.Caller, ref string, p
 }
 
 func (svc *Service) remove(ctx context.Context, who ipc.Caller, a *app.App, purge bool) (err error) {
+	svc.store.GiveToDelete()
 	if purge {
 		if err := svc.binder.FoldDisks(ctx, a.Now.Load(), true); err != nil {
 			return err

@@ -151,6 +151,7 @@ func (svc *Service) removeFork(ctx context.Context, who ipc.Caller, a *app.App, 
 		return err
 	}
 	defer release()
+	svc.store.GiveToDelete()
 	if !a.Rec().Fork.Making {
 		if err := svc.markFork(ctx, a, true); err != nil {
 			return err
