@@ -98,15 +98,11 @@ func (svc *Service) ForkMade(ctx context.Context, a *app.App) error {
 		return err
 	}
 	defer release()
-	if err := svc.markFork(ctx, a, false); err != nil {
+	if err := svc.apps.ChangeFork(ctx, a, func(f *ipc.Fork) { f.Making = false }); err != nil {
 		return err
 	}
 	svc.turns.StartTracker(ctx, a)
 	return nil
-}
-
-func (svc *Service) markFork(ctx context.Context, a *app.App, making bool) error {
-	return svc.apps.ChangeFork(ctx, a, func(f *ipc.Fork) { f.Making = making })
 }
 
 // GiveContainers makes containers that have been made for a fork its own: rec is the fork's record with them. The caller has acquired the fork.
@@ -153,7 +149,7 @@ func (svc *Service) removeFork(ctx context.Context, who ipc.Caller, a *app.App, 
 	defer release()
 	svc.store.GiveToDelete()
 	if !a.Rec().Fork.Making {
-		if err := svc.markFork(ctx, a, true); err != nil {
+		if err := svc.apps.ChangeFork(ctx, a, func(f *ipc.Fork) { f.Making = true }); err != nil {
 			return err
 		}
 	}
