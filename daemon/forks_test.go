@@ -2,6 +2,7 @@ package daemon_test
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -190,6 +191,12 @@ func testPartsOfFork(t *testing.T) {
 		if _, err := d.SetApp(t.Context(), root, f.Slug, change); errs.KindOf(err) != errs.Conflict || errs.HintOf(err) == "" {
 			t.Errorf("a fork with %s: %v", what, err)
 		}
+	}
+	files := t.TempDir()
+	write(t, files, "fork.toml", fmt.Sprintf("slug = %q\nworkspace = %q\n", f.Slug, f.Workspace))
+	d.WatchFiles(t.Context(), files)
+	if problems := strings.Join(d.Status(root).Problems, "\n"); !strings.Contains(problems, f.Slug+" is a fork, and no app file describes one") {
+		t.Errorf("an app file that names the fork: %q", problems)
 	}
 	run := []string{"sh", "-c", "exec sleep 200000"}
 	f.Databases[1].Env = "DATABASE_URL"

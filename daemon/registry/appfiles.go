@@ -220,6 +220,10 @@ func (svc *Service) registerFile(ctx context.Context, path string) error {
 		return errs.New(errs.Conflict, "register app", "%s is registered with another workspace or owner", spec.Slug).
 			WithHint("remove it first: `mulligan app remove %s`", spec.Slug)
 	}
+	if a.Rec().Fork != nil {
+		return errs.New(errs.Conflict, "register app", "%s is a fork, and no app file describes one", spec.Slug).
+			WithHint("give the file's app another name, or drop the fork: `mulligan drop %s`", spec.Slug)
+	}
 	release, err := svc.apps.Acquire(ctx, a, "change app", who)
 	if err != nil {
 		return err
