@@ -429,11 +429,12 @@ func TestPurgeTriedAgain(t *testing.T) {
 }
 
 // TestStartBesideAnOwnerWhoseAppsWait: what the apps of one owner wait for when the daemon starts keeps nobody else waiting. They are tried one after
-// the other, and the daemon can end meanwhile. The checkpoints of an app whose turn has not come can be read all the same.
+// the other, and the daemon can end meanwhile. The checkpoints of an app whose turn has not come can be read all the same, and a rollback of it decides
+// whether it runs.
 func TestStartBesideAnOwnerWhoseAppsWait(t *testing.T) {
 	t.Parallel()
 	testkit.Need(t, "root")
-	held, goOn := make(chan string, 2), make(chan struct{})
+	held, goOn := make(chan struct{}), make(chan struct{})
 	opt := daemon.Options{StateDir: filepath.Join(t.TempDir(), "state"), Watches: -1, StartWait: time.Millisecond}
 	open := func(opt daemon.Options) *daemon.Daemon {
 		t.Helper()
@@ -446,7 +447,7 @@ func TestStartBesideAnOwnerWhoseAppsWait(t *testing.T) {
 		t.Helper()
 		ws := workspace(t)
 		sh(t, `chown -R "$1" "$2"`, owner, ws)
-		a, err := d.AddApp(t.Context(), root, ipc.App{Slug: slug, Owner: owner, Workspace: ws, Run: []string{"sleep", "1000"}})
+		a, err := d.AddApp(t.Context(), root, ipc.App{Slug: slug, Owner: owner, Workspace: ws, Run: []string{"sleep", "1000"}, Auto: owner == "games"})
 		check(t, err)
 		return a.ID
 	}
@@ -457,6 +458,13 @@ func TestStartBesideAnOwnerWhoseAppsWait(t *testing.T) {
 	two, err := d.App(t.Context(), root, "two")
 	check(t, err)
 	write(t, two.Workspace, "state", "changed")
+	target := map[string]ipc.CheckpointID{}
+	for _, slug := range []string{"started", "stopped"} {
+		add(slug, "games")
+		cp, err := d.Create(t.Context(), root, slug, ipc.CreateRequest{})
+		check(t, err)
+		target[slug] = cp.ID
+	}
 	check(t, d.Close(t.Context()))
 	records, err := store.Open(t.Context(), filepath.Join(opt.StateDir, "mulligan.db"), nil)
 	check(t, err)
@@ -466,9 +474,10 @@ func TestStartBesideAnOwnerWhoseAppsWait(t *testing.T) {
 	check(t, records.Close())
 
 	waits := opt
+	var starts atomic.Int64
 	waits.Failpoint = func(step string) error {
-		if step == "start unit" {
-			held <- step
+		if step == "start unit" && starts.Add(1) == 1 {
+			close(held)
 			select {
 			case <-goOn:
 			case <-time.After(testkit.Patience):
@@ -493,7 +502,32 @@ func TestStartBesideAnOwnerWhoseAppsWait(t *testing.T) {
 	if v, err := d.Verify(t.Context(), root, "two", cp.ID, snap.Full); err != nil || !v.OK || len(v.Warnings) > 0 {
 		t.Errorf("a checkpoint of an app that waits: %+v; %v", v, err)
 	}
-	closed := make(chan error, 1)
+	no := false
+	for slug, want := range map[string]string{"started": "running", "stopped": "stopped"} {
+		req := ipc.RollbackRequest{}
+		if slug == want {
+			req.Start = &no
+		}
+		res, err := d.Rollback(t.Context(), root, slug, target[slug], req, nil)
+		check(t, err)
+		if got := stateOf(slug); got != want {
+			t.Errorf("%s is %s after a rollback before its first start: %+v", slug, got, res.Stages)
+		}
+		waitFor(t, "nothing about "+slug+" is unfinished, and it is followed", func() bool {
+			a, err := d.App(t.Context(), root, slug)
+			check(t, err)
+			return len(a.Problems) == 0 && a.Following != ""
+		})
+		if got := stateOf(slug); got != want {
+			t.Errorf("%s is %s once nothing about it is unfinished", slug, got)
+		}
+	}
+	_, err = d.Rollback(t.Context(), root, "started", ipc.Redo, ipc.RollbackRequest{}, nil)
+	check(t, err)
+	if got := stateOf("started"); got != "running" {
+		t.Errorf("nobody has stopped it, and it is %s after a redo", got)
+	}
+	before, closed := starts.Load(), make(chan error, 1)
 	go func() { closed <- d.Close(context.Background()) }()
 	waitFor(t, "the daemon is stopping", func() bool {
 		_, err := d.Create(t.Context(), root, "zoo", ipc.CreateRequest{Quiesce: ipc.QuiesceNone}) // it starts nothing
@@ -501,7 +535,7 @@ func TestStartBesideAnOwnerWhoseAppsWait(t *testing.T) {
 	})
 	close(goOn)
 	check(t, <-closed)
-	if len(held) > 0 {
+	if starts.Load() != before {
 		t.Error("a daemon that ends has begun with the second app")
 	}
 

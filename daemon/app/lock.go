@@ -163,6 +163,9 @@ func (a *App) Release() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.activity, a.Sizes = "", Sizes{}
+	if a.unfinished.queued && !a.way.waits {
+		a.unfinished.queued, a.unfinished.retrying = false, false
+	}
 	a.unfinished.unchecked = a.unfinished.unchecked || !a.way.waits && a.mayLeave()
 	close(a.released)
 }

@@ -60,8 +60,8 @@ func (s *Set) Note(ctx context.Context, a *App, now systemd.Status, cp *store.Ch
 }
 
 // Condition reports whether the app runs and is healthy; nil means unknown. The health check of an
-// app that is down is not made, because another process might answer: the app is unhealthy if its
-// unit should be up, and its health is unknown if somebody stopped it. A zero now says that the state
+// app that is down is not made, because another process might answer: the app is unhealthy if it
+// should be up, and its health is unknown if somebody stopped it. A zero now says that the state
 // of the unit is unknown.
 func (s *Set) Condition(ctx context.Context, a *App, now systemd.Status) (running, healthy *bool) {
 	if a.Unit() != nil && now == (systemd.Status{}) {
@@ -72,7 +72,7 @@ func (s *Set) Condition(ctx context.Context, a *App, now systemd.Status) (runnin
 		running = &up
 	}
 	if running != nil && !up {
-		if now.Intent() == systemd.Up {
+		if now.Intent() == systemd.Up || a.OwesStart() {
 			healthy = &well
 		}
 		return running, healthy
@@ -198,7 +198,7 @@ func (s *Set) StartAgain(ctx context.Context, a *App, running bool) error {
 		return err
 	}
 	a.RequestRecovery(err)
-	a.NoteOwed(true)
+	a.NoteOwed()
 	owed := store.Operation{ID: owedStart(a), AppID: a.Rec().ID, Kind: KindStart, Plan: []byte("{}")}
 	return errs.Also(err, s.store.PutOperation(context.WithoutCancel(ctx), owed, s.opt.Now()))
 }
@@ -227,7 +227,7 @@ func (s *Set) StartOwed(ctx context.Context, a *App) error {
 	return s.EndOwed(ctx, a)
 }
 
-// EndOwed ends the operation of [KindStart] if there is one: the app was started, or is to stay down.
+// EndOwed ends what [App.OwesStart] is about, if the app owes a start: it was started, or is to stay down.
 func (s *Set) EndOwed(ctx context.Context, a *App) error {
 	if !a.OwesStart() {
 		return nil
@@ -235,7 +235,10 @@ func (s *Set) EndOwed(ctx context.Context, a *App) error {
 	if err := s.store.EndOperation(ctx, owedStart(a)); err != nil {
 		return err
 	}
-	a.NoteOwed(false)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.unfinished.owed = false
+	a.unfinished.down = a.unfinished.down && a.Rec().Domain != ""
 	return nil
 }
 

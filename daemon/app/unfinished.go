@@ -11,13 +11,14 @@ import (
 // unfinished is the work on an app that must be tried again: a failed recovery, a failed start,
 // leftovers of drivers. App.mu guards it.
 type unfinished struct {
-	retrying    bool          // a retry goroutine runs for the app
+	queued      bool          // the daemon has started, and the app's first try is due after those of other apps
+	retrying    bool          // a retry goroutine runs for the app, or it is queued
 	trying      bool          // that goroutine has acquired the app
 	poke        chan struct{} // wakes the retry goroutine at once
 	down        bool          // the supervised command has not been started yet
 	owed        bool          // an operation could not start the app, because systemd, libvirt or the container engine was unavailable
 	unchecked   bool          // the drivers were not asked for leftovers since the last operation
-	untracked   bool          // the tracker was not started, because the files layer is held up
+	untracked   bool          // the tracker was not started yet, or not because the files layer is held up
 	left        []string      // the leftovers, and the error of the last start, one phrase each
 	lastAudited string        // the last error written to the audit trail
 }
@@ -30,7 +31,7 @@ func (a *App) hasUnfinished() (owed, atOnce bool) {
 	return held || !a.recovered || a.broken != nil || a.unfinished.down || a.unfinished.owed || a.unfinished.unchecked || len(a.unfinished.left) > 0 || a.followerOutdated(), atOnce
 }
 
-// followerOutdated reports whether the tracker must be started anew: its driver was replaced, or
+// followerOutdated reports whether the tracker must be started: it was not yet, its driver was replaced, or
 // the files layer was held up when it should have started. The caller must hold a.mu.
 func (a *App) followerOutdated() bool {
 	l, ok := a.Layer(snap.Files)
@@ -46,6 +47,24 @@ func (a *App) mayLeave() bool {
 		_, ok := l.Driver.(snap.LeftoverDropper)
 		return ok
 	})
+}
+
+// Queue notes when the daemon starts that nothing of the app was started yet, and that the first try waits for those of other apps. An operation on the
+// app ends the wait, unless it is the daemon's own short work: what it leaves unfinished is tried again as after any other operation.
+func Queue(a *App) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.unfinished.down, a.unfinished.untracked = len(a.Rec().Run) > 0, true
+	a.unfinished.queued, a.unfinished.retrying = true, true
+}
+
+// Dequeue reports whether the first try is still due, and has the caller run the retries then, until EndRetries returns true.
+func Dequeue(a *App) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	was := a.unfinished.queued
+	a.unfinished.queued = false
+	return was
 }
 
 // EndRetries ends the retries if nothing is unfinished, if the app is no longer registered, or if
@@ -94,18 +113,20 @@ func (a *App) RequestRecovery(why error) {
 	}
 }
 
-// NoteOwed records whether the retry goroutine has to start the app for an operation of [KindStart].
-func (a *App) NoteOwed(owed bool) {
+// NoteOwed has the retry goroutine start the app for an operation of [KindStart].
+func (a *App) NoteOwed() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.unfinished.owed = owed
+	a.unfinished.owed = true
 }
 
-// OwesStart reports whether an operation of [KindStart] has to start the app: the app is down, and meant to be up.
+// OwesStart reports whether the app is down, and meant to be up: an operation of [KindStart] has to start it, or its supervised command could not be
+// started yet. A command beside a guest is not the whole app: the guest may have been stopped on purpose.
 func (a *App) OwesStart() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.unfinished.owed
+	rec := a.Rec()
+	return a.unfinished.owed || a.unfinished.down && len(rec.Run) > 0 && rec.Domain == ""
 }
 
 // unfinishedWords returns what is unfinished and tried again, one phrase each. The caller must

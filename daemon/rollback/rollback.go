@@ -287,7 +287,7 @@ func (r *rollback) done(ctx context.Context) {
 }
 
 // finishForward is finish for a rollback whose layers are all at the target. From then on, redo may go
-// to its safety checkpoint.
+// to its safety checkpoint, and nothing that came before the rollback starts the app.
 func (r *rollback) finishForward(ctx context.Context) (err error) {
 	if r.safety, err = r.d.store.Checkpoint(ctx, r.a.Rec().ID, r.safety.ID); err != nil { // somebody may have pinned it
 		return err
@@ -301,6 +301,9 @@ func (r *rollback) finishForward(ctx context.Context) (err error) {
 	r.safety.CalledOff = false
 	r.safety.Quiesced = r.safety.Quiesced || r.unit.stops() && r.unit.stopsAll() && len(r.parts.list) == len(r.safety.Snapshots) && !r.tornDisk()
 	if err := r.d.store.PutCheckpoint(ctx, r.safety, ""); err != nil {
+		return err
+	}
+	if err := r.unit.settle(ctx); err != nil {
 		return err
 	}
 	r.d.checkpoints.NoteBehind(ctx, r.a)

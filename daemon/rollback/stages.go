@@ -178,13 +178,9 @@ func (r *rollback) commit(ctx context.Context, dbs bool) (string, error) {
 	return note, r.hints.orWithout(err)
 }
 
-// start starts the app, if the plan says so. From here on, no earlier operation does.
+// start starts the app, if the plan says so.
 func (r *rollback) start(ctx context.Context) (string, error) {
-	err := r.writePlan(ctx, switched)
-	if err == nil && r.unit.stops() {
-		err = r.d.apps.EndOwed(ctx, r.a)
-	}
-	if err != nil {
+	if err := r.writePlan(ctx, switched); err != nil {
 		return "", err
 	}
 	switch {

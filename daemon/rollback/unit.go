@@ -164,7 +164,7 @@ func (u *unit) runsOn() string {
 // rollback starts the app at its end. start is what the request says of that, if anything.
 func (u *unit) intend(now systemd.Status, target store.Checkpoint, start *bool) {
 	u.before = now
-	owed := u.a.OwesStart() // it is down because an earlier operation could not start it
+	owed := u.a.OwesStart()
 	u.plan.Running = owed || !now.Down() && now.Intent() == systemd.Up
 	u.plan.Limping = !now.Running()
 	if !u.stops() {
@@ -182,6 +182,17 @@ func (u *unit) intend(now systemd.Status, target store.Checkpoint, start *bool) 
 // starts reports whether the rollback starts the app at its end.
 func (u *unit) starts() bool {
 	return u.plan.Start || u.plan.WhyDown == "" && u.plan.Running
+}
+
+// settle ends what the daemon had yet to start before the rollback, which has decided whether the app runs.
+func (u *unit) settle(ctx context.Context) error {
+	if !u.stops() {
+		return nil
+	}
+	if !u.starts() {
+		u.a.NoteDown(false)
+	}
+	return u.apps.EndOwed(ctx, u.a)
 }
 
 // isPaused reports whether s is the state of a paused guest.

@@ -23,13 +23,13 @@ func (svc *Service) StartTracker(ctx context.Context, a *app.App) {
 		}
 	}
 	l, ok := a.Layer(snap.Files)
+	_, held := l.Driver.(*layer.Held)
+	a.NoteUntracked(held && a.Rec().Auto)
 	if !ok || !a.Rec().Auto {
 		svc.left.Delete(a.Rec().ID)
 		return // ShareWatches follows the others
 	}
 	j, ok := l.Driver.(snap.Journal)
-	_, held := l.Driver.(*layer.Held)
-	a.NoteUntracked(held)
 	if !ok {
 		return
 	}

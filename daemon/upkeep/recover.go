@@ -44,7 +44,7 @@ func (svc *Service) sweepAndRecover(ctx context.Context, a *app.App) error {
 	}
 	for _, op := range left {
 		if op.Kind == app.KindStart { // rise starts it: an app that cannot be started yet can be captured and rolled back
-			a.NoteOwed(true)
+			a.NoteOwed()
 			continue
 		}
 		word, err := svc.recoverOperation(ctx, a, op)

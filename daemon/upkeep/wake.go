@@ -12,8 +12,7 @@ import (
 // until all apps were tried or ctx ends. Operations do not wait for that: they recover their app themselves.
 func (svc *Service) WakeAll(ctx context.Context, list []*app.App, then func(theirs []*app.App)) {
 	for _, a := range list {
-		a.NoteDown(true)
-		a.BeginRetries() // the first try is that of wake
+		app.Queue(a)
 	}
 	var all sync.WaitGroup
 	for _, theirs := range app.ByOwner(list) {
@@ -30,8 +29,12 @@ func (svc *Service) WakeAll(ctx context.Context, list []*app.App, then func(thei
 	all.Wait()
 }
 
-// wake recovers an app and starts its supervised command. What fails is tried again in the background.
+// wake recovers an app and starts its supervised command. What fails is tried again in the background. If an operation was earlier, wake does nothing:
+// what that left is tried already.
 func (svc *Service) wake(ctx context.Context, a *app.App) {
+	if !app.Dequeue(a) {
+		return
+	}
 	err := a.NoteOwner(svc.owners.CheckOwner(a.Rec()))
 	if err != nil {
 		a.Asleep.Store(true)
