@@ -318,7 +318,7 @@ func TestInferredTurn(t *testing.T) {
 }
 
 // TestInferredTurnTriedAgain has a step of a turn fail that nobody announced, as on a disk that is full for a while. No other write reminds the
-// daemon of it, and the turn gets the state before its write all the same.
+// daemon of it, and the turn gets the state before its write all the same. A turn whose end fails goes on.
 func TestInferredTurnTriedAgain(t *testing.T) {
 	for _, step := range []string{"infer turn", "capture turn", "record end of turn"} {
 		t.Run(strings.ReplaceAll(step, " ", "_"), func(t *testing.T) {
@@ -332,6 +332,9 @@ func TestInferredTurnTriedAgain(t *testing.T) {
 			opt.User, opt.QuietGap = true, 300*time.Millisecond
 			opt.Failpoint = func(at string) error {
 				if at == step && failed.Add(1) == 1 {
+					if step == "record end of turn" {
+						write(t, w.ws(), "file2", "unannounced")
+					}
 					return unix.ENOSPC
 				}
 				return nil
@@ -351,6 +354,9 @@ func TestInferredTurnTriedAgain(t *testing.T) {
 			})
 			if n := failed.Load(); n < 2 || len(turns) != 1 || turns[0].CheckpointID == nil || turns[0].Changes.Modified < 1 {
 				t.Fatalf("the step was made %d times: %+v", n, turns)
+			}
+			if wrote := turns[0].Changes.Paths; slices.Contains(wrote, "file2") != (step == "record end of turn") {
+				t.Errorf("the turn wrote %q", wrote)
 			}
 			if _, err := d.Rollback(t.Context(), root, "shop", *turns[0].CheckpointID, ipc.RollbackRequest{Scope: []string{"layer:files"}}, nil); err != nil {
 				t.Fatal(err)

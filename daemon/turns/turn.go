@@ -101,9 +101,18 @@ func (t *Tracker) endOlder(ctx context.Context, o *openTurn) {
 	t.endWhere(ctx, func(p *openTurn) bool { return p.Rec.Ending && p.Rec.Seq < o.Rec.Seq })
 }
 
-// endQuiet ends the inferred turn after the quiet time. It returns false if that failed.
+// endQuiet ends the inferred turn after the quiet time. It returns false if that failed: then the turn goes on, so that what is written before the next
+// try belongs to a turn too.
 func (t *Tracker) endQuiet(ctx context.Context) bool {
-	return t.endWhere(ctx, func(o *openTurn) bool { return o.Rec.Inferred })
+	ended := t.endWhere(ctx, func(o *openTurn) bool { return o.Rec.Inferred })
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, o := range t.open {
+		if o.Rec.Inferred && !o.Rec.Ending {
+			o.Rec.End = ""
+		}
+	}
+	return ended
 }
 
 // endAnnounced ends the turns that are known to be over. It returns false if one did not end.
@@ -361,7 +370,7 @@ func (t *Tracker) captureAt(ctx context.Context, o *openTurn, start snap.Mark) (
 	return cp, nil
 }
 
-// bounds returns the marks between which a turn wrote that is over. Its end stays the same if it must be tried again.
+// bounds returns the marks between which a turn wrote that is over. Its end stays the same if it must be tried again, but for an inferred turn.
 func (t *Tracker) bounds(ctx context.Context, o *openTurn) (start, end snap.Mark, err error) {
 	t.mu.Lock()
 	end = o.Rec.End
