@@ -216,18 +216,19 @@ func TestUndoSparesOthers(t *testing.T) {
 	}
 }
 
-// TestUndoThatDiscardsOnAFullDisk: a turn that was undone writes again until the disk is full, so that this cannot be recorded. An undo that first makes
-// room takes back that turn and no other, and deletes only what that turn made.
+// TestUndoThatDiscardsOnAFullDisk: a turn writes until the disk is full, so that its checkpoint cannot be made, or, if it was undone before, that it goes on
+// cannot be recorded. An undo that first makes room takes back that turn and no other, and deletes only what that turn made. It deletes nothing if it is refused then.
 func TestUndoThatDiscardsOnAFullDisk(t *testing.T) {
 	t.Parallel()
-	for _, name := range []string{"ballast", "none"} { // whether there is room for records before something is deleted
+	for _, name := range []string{"ballast", "none", "new"} { // whether there is room for records before something is deleted; in the last case, the turn is a new one
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, nil)
 			var full atomic.Bool
 			var failed atomic.Int32
 			d := w.failing(t, func(step string) error {
-				if step != "write records" || !full.Load() || !calledBy("checkpoint.(*Service).Rejoin") || name == "ballast" && !calledBy("turns.(*Tracker).loop") {
+				rejoins := step == "write records" && calledBy("checkpoint.(*Service).Rejoin") && (name != "ballast" || calledBy("turns.(*Tracker).loop"))
+				if !full.Load() || !rejoins && step != "capture turn" {
 					return nil
 				}
 				if _, err := os.Stat(filepath.Join(w.ws(), "made")); err != nil {
@@ -241,20 +242,32 @@ func TestUndoThatDiscardsOnAFullDisk(t *testing.T) {
 			_, err := d.SetApp(t.Context(), root, "shop", ipc.AppChange{Run: &[]string{}, Auto: &on})
 			check(t, err)
 			awaitFollowing(t, d)
-			c := &talk{t: t, d: d, w: w, name: "c"}
+			c, other := &talk{t: t, d: d, w: w, name: "c"}, &talk{t: t, d: d, w: w, name: "other"}
+			if name == "new" {
+				other.say("m0")
+				other.call("call-0", "echo zero >theirs")
+			}
 			c.say("m1")
 			c.call("call-1", "echo one >file1 && echo one >first")
 			c.say("m2")
-			c.call("call-2", "echo two >file2")
-			goBack(t, d, ipc.Undo, ipc.RollbackRequest{})
+			if name != "new" {
+				c.call("call-2", "echo two >file2")
+				goBack(t, d, ipc.Undo, ipc.RollbackRequest{})
+			}
 			full.Store(true)
 			c.call("call-3", "echo again >file2 && echo again >made")
 			waitFor(t, "the disk is full", func() bool { return failed.Load() > 0 })
-			if name == "ballast" {
-				_, err := d.Rollback(t.Context(), root, "shop", ipc.Undo, ipc.RollbackRequest{Discard: []string{"first"}}, nil)
-				refused(t, errs.NotFound, err)
+			_, err = d.Rollback(t.Context(), root, "shop", ipc.Undo, ipc.RollbackRequest{Discard: []string{"first"}}, nil)
+			refused(t, errs.NotFound, err)
+			if name == "new" {
+				other.call("call-4", "echo again >theirs")
+				_, err := d.Rollback(t.Context(), root, "shop", ipc.Undo, ipc.RollbackRequest{Discard: []string{"made"}}, nil)
+				refused(t, errs.Conflict, err)
+				if got := read(t, w.ws(), "made"); got != "again\n" {
+					t.Errorf("the undo is refused, and made says %q", got)
+				}
 			}
-			goBack(t, d, ipc.Undo, ipc.RollbackRequest{Discard: []string{"made"}})
+			goBack(t, d, ipc.Undo, ipc.RollbackRequest{Discard: []string{"made"}, Force: name == "new"})
 			if one, two := read(t, w.ws(), "file1"), read(t, w.ws(), "file2"); one != "one\n" || two != "zero" {
 				t.Errorf("the files say %q and %q", one, two)
 			}

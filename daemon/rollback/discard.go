@@ -13,7 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mulligan/daemon/app"
+	"mulligan/daemon/checkpoint"
 	"mulligan/daemon/records"
+	"mulligan/daemon/store"
 	"mulligan/daemon/turns"
 	"mulligan/errs"
 	"mulligan/ipc"
@@ -190,18 +192,21 @@ func (d *Service) discard(ctx context.Context, who ipc.Caller, a *app.App, id ip
 func (r *rollback) admitDiscard(ctx context.Context, req ipc.RollbackRequest, doomed map[string]bool) error {
 	o := r.others()
 	o.req = req
+	if owing := r.hints.owing; 0 < r.req.Turns && r.req.Turns <= len(owing) { // once there is room for its checkpoint, the undo goes to the begin of this turn
+		turn := owing[r.req.Turns-1]
+		o.target.CreatedAt, o.target.TurnID, o.target.ConversationID = turn.StartedAt, checkpoint.Optional(string(turn.ID)), checkpoint.Optional(turn.ConversationID)
+		o.target.Snapshots = []store.Snapshot{{Layer: snap.Files, Position: string(turn.Start)}}
+	}
 	files := *o
 	files.hasFiles, files.paths = true, slices.Sorted(maps.Keys(doomed))
 	if what := files.sessionsTurns(ctx); what != "" {
 		return errs.New(errs.Conflict, "", "it would delete for good what another session wrote: %s", what).
 			WithHint("name with --discard only what your own session wrote, or add --force")
 	}
-	if r.requireTurnCheckpoint(ctx) != nil { // once there is room for that checkpoint, the undo takes back less
-		return nil
-	}
 	o.discarded = doomed
-	if err := o.spareSessions(ctx); err != nil {
-		return err
+	if what := o.sessionsTurns(ctx); what != "" {
+		return errs.New(errs.Conflict, "", "it would also undo %s", what).
+			WithHint("`mulligan revert --conversation ID` undoes the writes of one session only; or add --force")
 	}
 	return o.spareUnannounced(ctx)
 }

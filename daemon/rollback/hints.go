@@ -16,6 +16,7 @@ import (
 	"mulligan/daemon/layer"
 	"mulligan/daemon/records"
 	"mulligan/daemon/store"
+	"mulligan/daemon/turns"
 	"mulligan/errs"
 	"mulligan/ipc"
 	"mulligan/snap"
@@ -30,6 +31,7 @@ type hints struct {
 	plan   *rollbackPlan
 	target *store.Checkpoint
 	parts  *parts
+	owing  []store.Turn // of an undo: the turns that it is to go back over once there is room to record that, newest first
 }
 
 // hinted returns err with one more hint, after its own. An error without a kind becomes errs.Failed.
@@ -143,7 +145,7 @@ func (h *hints) onStateDisk() bool {
 		a.Type == unix.BTRFS_SUPER_MAGIC && b.Type == a.Type && a.Blocks == b.Blocks
 }
 
-// madeSince lists the files at and below a path of the workspace that the target does not have.
+// madeSince lists the files at and below a path of the workspace that were made since the target. It leaves out what an undo does not take back.
 func (h *hints) madeSince(ctx context.Context, at string) ([]madeFile, error) {
 	files := h.parts.find(snap.Files)
 	if files == nil {
@@ -160,6 +162,11 @@ func (h *hints) madeSince(ctx context.Context, at string) ([]madeFile, error) {
 	defer root.Close()
 	m := made{ctx: ctx, root: root, lister: lister, target: files.target}
 	err = m.look(path.Clean(at))
+	if n := len(h.owing); err == nil && n > 0 { // once there is room, the undo takes back less
+		var created map[string]bool
+		created, err = turns.TrackerOf(h.a).CreatedSince(ctx, h.owing[min(n, h.req.Turns)-1].Start)
+		m.files = slices.DeleteFunc(m.files, func(f madeFile) bool { return !created[f.path] })
+	}
 	return m.files, err
 }
 

@@ -189,6 +189,9 @@ func (d *Service) newRollback(ctx context.Context, a *app.App, id ipc.Checkpoint
 	g := &toCheckpoint{}
 	r := d.newOperation(a, ipc.OperationID(records.NewID("op-")), req, g)
 	g.r, r.target = r, target
+	if aimed && req.Turns > 0 {
+		r.hints.owing = turns.TrackerOf(a).Owing(ctx)
+	}
 	r.plan = rollbackPlan{
 		Phase: preparing, Target: id, Begun: now.UTC(), Reason: req.Reason,
 		Verify: req.VerifyRestore == nil || *req.VerifyRestore, UndoRedo: aimed, Scoped: len(req.Scope) > 0,

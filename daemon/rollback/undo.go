@@ -133,22 +133,16 @@ func (r *rollback) turnThatBegins(ctx context.Context) (ipc.TurnID, error) {
 // requireTurnCheckpoint refuses an undo if the newest turn's checkpoint could not be made, because the
 // undo would go back over the turn before that one.
 func (r *rollback) requireTurnCheckpoint(ctx context.Context) error {
-	t := turns.TrackerOf(r.a)
-	if t == nil || !r.plan.UndoRedo || r.req.Turns == 0 {
+	if len(r.hints.owing) == 0 {
 		return nil
 	}
+	t := turns.TrackerOf(r.a)
 	short, cancel := context.WithTimeout(ctx, turns.FlushLong)
 	defer cancel()
-	for _, o := range t.WithoutCheckpoint(short) {
-		if o.Rec.Inferred {
-			continue
-		}
-		_, err := t.Flush(short)
-		if err == nil {
-			err = errors.New(cmp.Or(t.LastFailure(), "it is not made yet"))
-		}
-		return (&errs.Error{Kind: errs.Failed, Op: "make the checkpoint of the newest turn", Err: err}).
-			WithHint("%s", cmp.Or(errs.HintOf(err), "try again; `mulligan list` shows what there is to go back to"))
+	_, err := t.Flush(short)
+	if err == nil {
+		err = errors.New(cmp.Or(t.LastFailure(), "it is not made yet"))
 	}
-	return nil
+	return (&errs.Error{Kind: errs.Failed, Op: "make the checkpoint of the newest turn", Err: err}).
+		WithHint("%s", cmp.Or(errs.HintOf(err), "try again; `mulligan list` shows what there is to go back to"))
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"mulligan/daemon/app"
+	"mulligan/daemon/store"
 	"mulligan/errs"
 	"mulligan/ipc"
 	"mulligan/snap"
@@ -376,6 +377,43 @@ func (t *Tracker) WithoutCheckpoint(ctx context.Context) []*openTurn {
 		t.mu.Unlock()
 		return !t.changed(ctx, since, until)
 	})
+}
+
+// Owing returns the announced turns that an undo would go back over and cannot yet, because it could not be recorded that they have a checkpoint, or
+// wrote again after they were undone: newest first. It returns none for a nil tracker.
+func (t *Tracker) Owing(ctx context.Context) (list []store.Turn) {
+	if t == nil {
+		return nil
+	}
+	short, cancel := context.WithTimeout(ctx, FlushLong)
+	defer cancel()
+	for _, o := range append(t.wroteAgain(short), t.WithoutCheckpoint(short)...) {
+		if !o.Rec.Inferred {
+			t.mu.Lock()
+			list = append(list, o.Rec)
+			t.mu.Unlock()
+		}
+	}
+	slices.Reverse(list)
+	return list
+}
+
+// CreatedSince returns the paths that were created since a mark.
+func (t *Tracker) CreatedSince(ctx context.Context, since snap.Mark) (map[string]bool, error) {
+	short, cancel := context.WithTimeout(ctx, FlushLong)
+	defer cancel()
+	now, err := t.Flush(short)
+	if err != nil {
+		return nil, err
+	}
+	writes, err := t.j.Writes(ctx, since, now)
+	created := map[string]bool{}
+	for _, w := range writes {
+		if _, later := created[w.Path]; !later {
+			created[w.Path] = w.Before.IsZero()
+		}
+	}
+	return created, err
 }
 
 // changed reports whether the files differ between two marks: a write may leave a file as it was. Without the mark until, it is their present state
