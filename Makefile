@@ -113,12 +113,12 @@ test: deps
 
 # All kills, faults and flips of which make test takes samples. A run that was stopped goes on with
 # the packages that are left; PART=3/8 does the third of eight parts of each. Of the steps of an operation that are of one kind, one is taken; EVERY=1 takes them all.
-# Many of these tests wait for what takes its time, so more of them run at once than there are processors.
+# Many of these tests wait for what takes its time, so more of them, and of the packages, run at once than there are processors.
 # bin/long has what each package said, and its numbers of kills, faults and flips. TMPDIR needs some GB.
 LONG = bin/long$(if $(PART),/$(subst /,of,$(PART)))
 test-long: deps
 	@$(SEED); $(SCRATCH); export $(TEST_ENV) $(if $(ROOT),MULLIGAN_TEST_NOSKIP=1) MULLIGAN_TEST_LONG=1 MULLIGAN_TEST_EVERY=$(EVERY) MULLIGAN_TEST_PART=$(PART); mkdir -p $(LONG); rm -f $(LONG)/*.txt; \
-	{ go list $(TAGS) $(firstword $(LONGEST)) $(PROGRAMS) $(LONGEST); go list $(TAGS) ./...; } | awk '!seen[$$0]++' | xargs -n 1 -P $(shell nproc) \
+	{ go list $(TAGS) $(firstword $(LONGEST)) $(PROGRAMS) $(LONGEST); go list $(TAGS) ./...; } | awk '!seen[$$0]++' | xargs -n 1 -P $(shell expr $$(nproc) + 1) \
 	  sh -c 'log=$$1/$$(echo $$2 | tr / -); [ ! -e $$log.ok ] || exit 0; rm -f $$log.tally; \
 	    if MULLIGAN_TEST_TALLY=$$PWD/$$log.tally go test $(TEST_BUILD) -timeout 2h -parallel $(shell expr $$(nproc) \* 2) -v -skip "^TestSoak" $$2 >$$log.txt 2>&1; \
 	    then tail -n 1 $$log.txt; mv $$log.txt $$log.ok; else echo "failed: $$2"; grep -E -A40 -e "--- FAIL|^panic|^FAIL" $$log.txt | head -200; fi' package $(LONG); \

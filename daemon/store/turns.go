@@ -58,7 +58,7 @@ func (s *Store) PutTurn(ctx context.Context, t *Turn) error {
 // NoteEnding sets Ending of a turn, if it is open, and End, unless it is set.
 func (s *Store) NoteEnding(ctx context.Context, app ipc.AppID, id ipc.TurnID, end snap.Mark) error {
 	return s.tx(ctx, func(tx *sql.Tx) error {
-		_, err := tx.ExecContext(ctx, `UPDATE turns 
+		_, err := tx.ExecContext(ctx, `UPDATE turns
 			SET body = json_set(body, '$.ending', json('true'), '$.end', coalesce(nullif(json_extract(body, '$.end'), ''), ?))
 			WHERE app_id = ? AND id = ? AND open = 1 AND `+intact("turns"), string(end), app, id)
 		return err
