@@ -332,12 +332,7 @@ func TestUndoThatDiscards(t *testing.T) {
 func TestUndoAfterDiscardThatFailed(t *testing.T) {
 	t.Parallel()
 	testkit.Need(t, "root", "ext4")
-	d := newDaemon(t)
-	d.start()
-	v := newVictim(t, d)
-	v.plantShop("sqlite:shop.db", "")
-	v.useSQLite()
-	v.add("--db", "sqlite:shop.db", "--run", "./serve.sh")
+	v := commandVictim(t)
 	v.turn("well", func() { v.put("one") })
 	before := v.note()
 	v.turn("badly", func() {

@@ -21,12 +21,12 @@ func (e engine) Plan(ctx context.Context, p, old *plan, target, base cas.Root) (
 	if err != nil {
 		return err
 	}
-	return e.d.numbered(ctx, last)
+	return e.d.hasDatabase(ctx, last)
 }
 
-// numbered returns an error if the server has no database with the number last: sent one, it would exit, and its own file would then be such that it
-// does not start any more.
-func (d *Driver) numbered(ctx context.Context, last int64) error {
+// hasDatabase returns an error if the server has no database with the number last. A server that receives a snapshot with such a database exits, and
+// does not start again, because it has saved the snapshot as its own file.
+func (d *Driver) hasDatabase(ctx context.Context, last int64) error {
 	c, err := d.dial(ctx)
 	if err != nil {
 		return err
