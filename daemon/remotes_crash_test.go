@@ -56,8 +56,8 @@ func (b *bucket) place(t *testing.T) (*s3store.Store, string) {
 	return store, places[0]
 }
 
-// TestPushKilled kills daemons at the steps of a push. The next one goes on by itself, and the log has each checkpoint once.
-func TestPushKilled(t *testing.T) {
+// testPushKilled kills daemons at the steps of a push. The next one goes on by itself, and the log has each checkpoint once.
+func testPushKilled(t *testing.T) {
 	b, w := newBucket(t), newWorld(t, nil)
 	r := &round{world: w, plan: fate{State: w.state(), Do: "push"}}
 	d := w.open(t)
@@ -104,8 +104,8 @@ func TestPushKilled(t *testing.T) {
 	}
 }
 
-// TestRemotePruneKilled kills daemons at the steps of a prune of a remote. What is to stay is whole at any time, and the next prune leaves nothing else.
-func TestRemotePruneKilled(t *testing.T) {
+// testRemotePruneKilled kills daemons at the steps of a prune of a remote. What is to stay is whole at any time, and the next prune leaves nothing else.
+func testRemotePruneKilled(t *testing.T) {
 	b, w := newBucket(t), newWorld(t, nil)
 	r := &round{world: w, plan: fate{State: w.state(), Do: "prune-remote"}}
 	d := w.open(t)
@@ -216,8 +216,8 @@ func newSent(t *testing.T) *bucket {
 	return b
 }
 
-// TestCloneKilled kills daemons at the steps of a clone. Afterwards the app is there and as in the checkpoint, or nothing of it is.
-func TestCloneKilled(t *testing.T) {
+// testCloneKilled kills daemons at the steps of a clone. Afterwards the app is there and as in the checkpoint, or nothing of it is.
+func testCloneKilled(t *testing.T) {
 	b := newSent(t)
 
 	second := world{dir: worldDir(t)}
@@ -282,9 +282,9 @@ func (b *bucket) cutShort(t *testing.T, step string) world {
 	return w
 }
 
-// TestCloneSettledLater: a clone that was cut short and cannot be settled when the daemon starts again is settled later, and the app says so until
+// testCloneSettledLater: a clone that was cut short and cannot be settled when the daemon starts again is settled later, and the app says so until
 // then. What somebody made of it meanwhile is kept.
-func TestCloneSettledLater(t *testing.T) {
+func testCloneSettledLater(t *testing.T) {
 	b := newSent(t)
 	for _, c := range []struct {
 		name, killedAt   string
@@ -375,9 +375,9 @@ func TestCloneThatRecoveryFinishes(t *testing.T) {
 	}
 }
 
-// TestFetch: checkpoints that this host has no more are told to be on the remote alone, come back with the identity, and can be gone to. Daemons are
+// testFetch: checkpoints that this host has no more are told to be on the remote alone, come back with the identity, and can be gone to. Daemons are
 // killed at the steps of fetching: afterwards it is here, or can be fetched again.
-func TestFetch(t *testing.T) {
+func testFetch(t *testing.T) {
 	b, w := newBucket(t), newWorld(t, nil)
 	d := w.open(t)
 	b.add(t, d)

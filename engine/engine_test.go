@@ -255,9 +255,9 @@ func TestProject(t *testing.T) {
 	})
 }
 
-// TestUnhealthyInTime starts a container whose health check does not pass any more while there is time. The engine is not away, and so the error does not
+// testUnhealthyInTime starts a container whose health check does not pass any more while there is time. The engine is not away, and so the error does not
 // say that.
-func TestUnhealthyInTime(t *testing.T) {
+func testUnhealthyInTime(t *testing.T) {
 	onEach(t, func(t *testing.T, s *stage) {
 		s.run(spec{name: "slow", service: "slow", project: "slow", restart: "always", command: wait, health: []string{"CMD", "sleep", "1000"}})
 		p := s.project("compose:slow")
@@ -277,8 +277,8 @@ func TestUnhealthyInTime(t *testing.T) {
 	})
 }
 
-// TestStays leaves a container up that something else needs, and starts it if it has failed.
-func TestStays(t *testing.T) {
+// testStays leaves a container up that something else needs, and starts it if it has failed.
+func testStays(t *testing.T) {
 	onEach(t, func(t *testing.T, s *stage) {
 		ctx := t.Context()
 		s.shop()
@@ -301,8 +301,8 @@ func TestStays(t *testing.T) {
 	})
 }
 
-// TestFailed has a container that ended with an error: the project is not well, and a stop and start brings it up again.
-func TestFailed(t *testing.T) {
+// testFailed has a container that ended with an error: the project is not well, and a stop and start brings it up again.
+func testFailed(t *testing.T) {
 	onEach(t, func(t *testing.T, s *stage) {
 		ctx := t.Context()
 		s.run(spec{name: "p-a", service: "a", project: "p", command: wait})
@@ -487,8 +487,8 @@ func TestVolumes(t *testing.T) {
 	})
 }
 
-// TestEngineKilled kills the engine between a stop and a start.
-func TestEngineKilled(t *testing.T) {
+// testEngineKilled kills the engine between a stop and a start.
+func testEngineKilled(t *testing.T) {
 	onEach(t, func(t *testing.T, s *stage) {
 		ctx := t.Context()
 		p := s.shop()

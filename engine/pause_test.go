@@ -29,8 +29,8 @@ import (
 	"mulligan/testkit/box"
 )
 
-// TestFreeze pauses the containers that use a volume, and no others, and lets them go on: also in another process.
-func TestFreeze(t *testing.T) {
+// testFreeze pauses the containers that use a volume, and no others, and lets them go on: also in another process.
+func testFreeze(t *testing.T) {
 	onEach(t, func(t *testing.T, s *stage) {
 		ctx := t.Context()
 		p := s.shop()
@@ -93,8 +93,8 @@ func letGo(t *testing.T, thaw func() ([]string, error)) {
 	}
 }
 
-// TestFreezeEnded has two containers end when they are about to be paused: one that Docker starts again, and one that somebody else starts before the others go on.
-func TestFreezeEnded(t *testing.T) {
+// testFreezeEnded has two containers end when they are about to be paused: one that Docker starts again, and one that somebody else starts before the others go on.
+func testFreezeEnded(t *testing.T) {
 	onEach(t, func(t *testing.T, s *stage) {
 		ctx := t.Context()
 		const ends = "until test -e /data/end; do sleep 0.01; done; rm /data/end; exit 1"
@@ -149,9 +149,9 @@ func TestFreezeEnded(t *testing.T) {
 // stateOf returns the state folder that a project was given.
 func stateOf(p *engine.Project) string { return engine.StateDir(p) }
 
-// TestFrozenUnawares has the kernel freeze a container that its engine takes for running: so an engine leaves it that ended in the middle of a pause. It goes on
+// testFrozenUnawares has the kernel freeze a container that its engine takes for running: so an engine leaves it that ended in the middle of a pause. It goes on
 // all the same, and then stops at once.
-func TestFrozenUnawares(t *testing.T) {
+func testFrozenUnawares(t *testing.T) {
 	onEach(t, func(t *testing.T, s *stage) {
 		ctx := t.Context()
 		p := s.shop()
@@ -179,9 +179,9 @@ func TestFrozenUnawares(t *testing.T) {
 	})
 }
 
-// TestThawedUnawares has the kernel let a container go on that its engine takes for paused: so an engine leaves it that ended in the middle of the end of a pause.
+// testThawedUnawares has the kernel let a container go on that its engine takes for paused: so an engine leaves it that ended in the middle of the end of a pause.
 // The engine takes it for running afterwards, and it stops at once.
-func TestThawedUnawares(t *testing.T) {
+func testThawedUnawares(t *testing.T) {
 	onEach(t, func(t *testing.T, s *stage) {
 		ctx := t.Context()
 		p := s.shop()

@@ -137,8 +137,7 @@ func (c *stackApp) mulligan(args ...string) string {
 
 // TestInitContainers protects a compose project by one command, as a user would, and takes it back: the page, rows, keys and uploads. The
 // container with the database runs on. In half of the cases neither the database has a port on the host, for which the host has no tools, nor
-// Redis, which is captured through its server because it has no volume. A run takes one engine and one case; TestContainers of package
-// daemon takes all engines.
+// Redis, which is captured through its server because it has no volume. A run takes one engine and one case.
 func TestInitContainers(t *testing.T) {
 	t.Parallel()
 	testkit.Need(t, "postgres", "redis", "python3")

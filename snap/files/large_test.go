@@ -86,8 +86,8 @@ func TestLargeFileByPieces(t *testing.T) {
 	}
 }
 
-// TestLargeFileReadInPart makes small changes to a large file on a filesystem whose files share blocks. Captures, restores and their proofs then read little of it.
-func TestLargeFileReadInPart(t *testing.T) {
+// testLargeFileReadInPart makes small changes to a large file on a filesystem whose files share blocks. Captures, restores and their proofs then read little of it.
+func testLargeFileReadInPart(t *testing.T) {
 	for name, mkfs := range map[string][]string{"xfs": {"mkfs.xfs", "-q", "-f"}, "btrfs": {"mkfs.btrfs", "-q", "-f"}} {
 		t.Run(name, func(t *testing.T) { // not beside other tests, which read too
 			testkit.Need(t, "root", name)

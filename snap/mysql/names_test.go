@@ -12,9 +12,9 @@ import (
 	"mulligan/snap/cas"
 )
 
-// TestQualifiedTriggers: triggers that were created with the name of the database are made for the tables beside the live ones, and never live
+// testQualifiedTriggers: triggers that were created with the name of the database are made for the tables beside the live ones, and never live
 // by a preparation. They come back, also from a checkpoint that has them as they were typed.
-func TestQualifiedTriggers(t *testing.T) {
+func testQualifiedTriggers(t *testing.T) {
 	s := newSubject(t, sharedServer(t))
 	typed := []string{
 		"TRIGGER DB.named BEFORE UPDATE ON loose FOR EACH ROW SET NEW.b = 'named'",
@@ -114,9 +114,9 @@ func (s *subject) typedAs(t *testing.T, id snap.SnapshotID, typed []string) {
 	s.reopen(t) // it knew what the newest snapshot has
 }
 
-// TestNamedDatabase: tables and views whose definitions have the database's name are made beside the live ones when what they refer to is no
+// testNamedDatabase: tables and views whose definitions have the database's name are made beside the live ones when what they refer to is no
 // longer live, and Commit gives them their own definitions, also one that goes on after a crash.
-func TestNamedDatabase(t *testing.T) {
+func testNamedDatabase(t *testing.T) {
 	s := newSubject(t, sharedServer(t))
 	create := "CREATE TABLE other_DB.x (a INT); CREATE TABLE counted (a INT); CREATE VIEW across AS SELECT c.a, x.a AS b FROM counted c, other_DB.x; " +
 		"CREATE VIEW above AS SELECT a FROM across; CREATE VIEW called AS SELECT DB.twice(2); CREATE VIEW beside AS SELECT DB.id, x.a FROM parent DB, other_DB.x; " +

