@@ -3,6 +3,9 @@ package layer
 import (
 	"errors"
 	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"mulligan/ipc"
 )
@@ -16,5 +19,19 @@ func (b *Binder) ClearState(id ipc.AppID) (gone bool, err error) {
 	if err := b.PurgeStores(id); err != nil {
 		return false, err
 	}
-	return true, os.RemoveAll(b.StateDir(id))
+	return true, RemoveState(b.StateDir(id))
 }
+
+// RemoveState removes dir, the daemon's folder of an app that is gone. What is still being sent to a remote is not waited for, and may make files in the
+// folder while it is removed: then it is removed again.
+func RemoveState(dir string) error {
+	for begun := time.Now(); ; {
+		err := os.RemoveAll(dir)
+		if !errors.Is(err, unix.ENOTEMPTY) || time.Since(begun) > removeFor {
+			return err
+		}
+	}
+}
+
+// removeFor bounds how long a folder in which files appear is removed again and again.
+const removeFor = 5 * time.Second

@@ -412,7 +412,7 @@ func (svc *Service) remove(ctx context.Context, who ipc.Caller, a *app.App, purg
 		err = svc.binder.PurgeStores(a.Rec().ID)
 	}
 	if err == nil {
-		err = os.RemoveAll(svc.binder.StateDir(a.Rec().ID))
+		err = layer.RemoveState(svc.binder.StateDir(a.Rec().ID))
 	}
 	if err == nil {
 		err = svc.store.EndPurge(ctx, a.Rec().ID, true)

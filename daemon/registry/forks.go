@@ -336,7 +336,7 @@ func (svc *Service) disposeFork(ctx context.Context, a *app.App) error {
 	if err = errs.Also(err, svc.dropGuest(ctx, a)); err != nil {
 		return err
 	}
-	return errs.Also(svc.unrecord(ctx, a), os.RemoveAll(svc.binder.StateDir(a.Rec().ID)))
+	return errs.Also(svc.unrecord(ctx, a), layer.RemoveState(svc.binder.StateDir(a.Rec().ID)))
 }
 
 // FinishForks drops those of the apps that are forks which were being made or dropped at a crash. It writes the units of the other forks, which a
