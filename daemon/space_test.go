@@ -202,6 +202,10 @@ func TestDeletingOnAFullDisk(t *testing.T) {
 		{"purge", func(d *daemon.Daemon) error { return d.RemoveApp(t.Context(), root, "shop", true) }},
 	} {
 		d := w.open(t) // the log of its records is new, and takes room
+		waitFor(t, "the ballast is made", func() bool {
+			st, err := os.Stat(filepath.Join(w.state(), "ballast"))
+			return err == nil && st.Size() > 0
+		})
 		sh(t, `cat /dev/zero >"$1" 2>/dev/null || test -s "$1"`, fill)
 		if err := c.do(d); err != nil {
 			t.Errorf("%s: %v", c.what, err)
