@@ -68,6 +68,41 @@ func testLeftSocketLock(t *testing.T) {
 	})
 }
 
+// TestStartBesideAnotherStart: a server that was started meanwhile is the one that was asked for. A lock of the data folder that names a living process which is
+// no server there is told after a while.
+func TestStartBesideAnotherStart(t *testing.T) {
+	t.Parallel()
+	testkit.Need(t, "root")
+	c := pgtest.New(t, pgtest.Options{})
+	uid, gid := c.Owner()
+	p := pgserver.PgCtl{Bin: c.Bin, DataDir: c.DataDir, Log: c.Log, Owner: privsep.User{UID: uid, GID: gid}}
+	ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
+	defer cancel()
+	check(t, p.Start(ctx))
+	if err := p.Start(ctx); err != nil {
+		t.Errorf("of a server that runs: %v", err)
+	}
+	check(t, p.Stop(ctx))
+	check(t, pgserver.AwaitEnd(ctx, c.DataDir))
+
+	other := exec.Command("/bin/sleep", "1000")
+	other.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}}
+	check(t, testkit.Start(other))
+	defer func() {
+		_ = other.Process.Kill()
+		_ = other.Wait() // it was killed
+	}()
+	lock := filepath.Join(c.DataDir, "postmaster.pid")
+	check(t, os.WriteFile(lock, fmt.Appendf(nil, "%d\n%s\n%d\n%d\n\n\n\nready\n", other.Process.Pid, c.DataDir, time.Now().Unix(), c.Port), 0o600))
+	check(t, os.Chown(lock, uid, gid))
+	if err := p.Start(ctx); ctx.Err() != nil || err == nil || !strings.Contains(err.Error(), "postmaster.pid") {
+		t.Errorf("with the lock of another process: %v (%v)", err, ctx.Err())
+	}
+	check(t, os.Remove(lock))
+	check(t, p.Start(ctx))
+	check(t, p.Stop(ctx))
+}
+
 // TestNoSocketFolder: a server whose socket has no folder cannot start, and that is said at once.
 func TestNoSocketFolder(t *testing.T) {
 	t.Parallel()

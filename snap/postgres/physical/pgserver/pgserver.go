@@ -53,11 +53,14 @@ func StoreOf(dataDir string) string { return dataDir + ".mulligan" }
 // Start starts the server in the background, in a session of its own. It returns an error if the server ends at once. A
 // previous server that has ended may leave the lock of its socket: it counts until its parent process has reaped it, which in a
 // container may be never, or another process may have got its number. Start waits for that, and after patience removes a lock that
-// nobody stands behind. It waits at most patience for a server that still runs, and for a port that another process has: a previous
-// server that has just ended, or a connection.
+// nobody stands behind. It waits at most patience for a server that is stopping, and for a port that another process has: a previous
+// server that has just ended, or a connection. A server that has started meanwhile, as a daemon asked that was killed then, is the one to start.
 func (p PgCtl) Start(ctx context.Context) error {
 	for began := time.Now(); ; {
 		err := p.StartOnce(ctx)
+		if err != nil && hindered(err) && p.runs(ctx) {
+			return nil
+		}
 		if err == nil || !hindered(err) || time.Since(began) > patience && !p.dropLock(ctx, err) && !p.lockIsDead(ctx, err) {
 			return err
 		}
@@ -67,6 +70,12 @@ func (p PgCtl) Start(ctx context.Context) error {
 		case <-time.After(patience / 10):
 		}
 	}
+}
+
+// runs reports whether a server runs in the data folder, and is not about to stop.
+func (p PgCtl) runs(ctx context.Context) bool {
+	status := Programs{Owner: p.Owner}.Status(ctx, p.DataDir)
+	return status != "" && status != "stopping"
 }
 
 // hindered reports whether a server could not start because of a lock or a port that another process has. A lock that it cannot make, since the
@@ -119,7 +128,11 @@ func (p PgCtl) lockIsDead(ctx context.Context, failure error) bool {
 	if found == nil {
 		return false
 	}
-	data, err := p.Owner.ReadFile(ctx, found[1])
+	path := found[1]
+	if !filepath.IsAbs(path) {
+		path = filepath.Join(p.DataDir, path) // where the server works
+	}
+	data, err := p.Owner.ReadFile(ctx, path)
 	if err != nil {
 		return errors.Is(err, fs.ErrNotExist)
 	}
