@@ -144,7 +144,7 @@ func TestTroubles(t *testing.T) {
 	)
 }
 
-// TestRemotesAtWork prunes, fetches and clones, also while they are killed, or meanwhile.
+// TestRemotesAtWork pushes, prunes, fetches and clones: the daemon is killed in the middle, the server is away, or two of them meet.
 func TestRemotesAtWork(t *testing.T) {
 	testkit.Some(t, 4,
 		testRemotePruned,

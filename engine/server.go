@@ -106,8 +106,8 @@ func (p *Project) address(ctx context.Context, name string) (a address, err erro
 //
 // It ends when either side does, and leaves no process, not even one that has ended and is waited for by nobody: the first process of a container is
 // often the server itself, which waits for none but its own. So bash waits for each of its processes by id (its "wait -n" misses one that has ended
-// before), and ends the second one, with what that has started, as a group, until there is none. It starts a process in every round: bash keeps what
-// it hears of an ended one just as it leaves a wait until it waits again, and would go round for ever.
+// before), and ends the second one, with what that has started, as a group, until there is none. Each round starts a process
+// and waits for it: if a process ends just as a wait of bash returns, bash collects it no earlier than in its next wait, and the group would never be empty.
 const relayScript = `if command -v bash >/dev/null; then
 	exec bash -c '
 exec 3<>"/dev/tcp/127.0.0.1/$1" 4<&0 || exit 7

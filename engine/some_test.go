@@ -6,7 +6,7 @@ import (
 	"mulligan/testkit"
 )
 
-// TestPausing pauses containers, and meets what keeps it from that.
+// TestPausing pauses containers, whose engine or whose users interfere.
 func TestPausing(t *testing.T) {
 	testkit.Some(t, 4,
 		testThawedUnawares,

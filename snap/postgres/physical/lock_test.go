@@ -25,17 +25,11 @@ func testLeftSocketLock(t *testing.T) {
 	testkit.Need(t, "root")
 	c := pgtest.New(t, pgtest.Options{})
 	uid, gid := c.Owner()
-	other := exec.Command("/bin/sleep", "1000")
-	other.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}}
-	check(t, testkit.Start(other))
-	t.Cleanup(func() {
-		_ = other.Process.Kill()
-		_ = other.Wait() // it was killed
-	})
+	other := sleeper(t, uid, gid)
 	socket := filepath.Join(c.Socket, fmt.Sprintf(".s.PGSQL.%d", c.Port))
 	leave := func() {
 		t.Helper()
-		text := fmt.Sprintf("%d\n%s\n%d\n%d\n%s\n", other.Process.Pid, c.DataDir, time.Now().Unix(), c.Port, c.Socket)
+		text := fmt.Sprintf("%d\n%s\n%d\n%d\n%s\n", other, c.DataDir, time.Now().Unix(), c.Port, c.Socket)
 		check(t, os.WriteFile(socket+".lock", []byte(text), 0o600))
 		check(t, os.Chown(socket+".lock", uid, gid))
 		long := time.Now().Add(-time.Minute)
@@ -58,7 +52,7 @@ func testLeftSocketLock(t *testing.T) {
 	leave()
 	check(t, p.Start(t.Context()))
 	text, err := os.ReadFile(socket + ".lock")
-	if err != nil || strings.HasPrefix(string(text), fmt.Sprintln(other.Process.Pid)) {
+	if err != nil || strings.HasPrefix(string(text), fmt.Sprintln(other)) {
 		t.Errorf("the lock is %s (%v)", text, err)
 	}
 	check(t, p.Stop(t.Context()))
@@ -85,15 +79,9 @@ func TestStartBesideAnotherStart(t *testing.T) {
 	check(t, p.Stop(ctx))
 	check(t, pgserver.AwaitEnd(ctx, c.DataDir))
 
-	other := exec.Command("/bin/sleep", "1000")
-	other.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}}
-	check(t, testkit.Start(other))
-	defer func() {
-		_ = other.Process.Kill()
-		_ = other.Wait() // it was killed
-	}()
+	other := sleeper(t, uid, gid)
 	lock := filepath.Join(c.DataDir, "postmaster.pid")
-	check(t, os.WriteFile(lock, fmt.Appendf(nil, "%d\n%s\n%d\n%d\n\n\n\nready\n", other.Process.Pid, c.DataDir, time.Now().Unix(), c.Port), 0o600))
+	check(t, os.WriteFile(lock, fmt.Appendf(nil, "%d\n%s\n%d\n%d\n\n\n\nready\n", other, c.DataDir, time.Now().Unix(), c.Port), 0o600))
 	check(t, os.Chown(lock, uid, gid))
 	if err := p.Start(ctx); ctx.Err() != nil || err == nil || !strings.Contains(err.Error(), "postmaster.pid") {
 		t.Errorf("with the lock of another process: %v (%v)", err, ctx.Err())
@@ -101,6 +89,19 @@ func TestStartBesideAnotherStart(t *testing.T) {
 	check(t, os.Remove(lock))
 	check(t, p.Start(ctx))
 	check(t, p.Stop(ctx))
+}
+
+// sleeper starts a process of the user that does nothing, and returns its id.
+func sleeper(t *testing.T, uid, gid int) int {
+	t.Helper()
+	cmd := exec.Command("/bin/sleep", "1000")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}}
+	check(t, testkit.Start(cmd))
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait() // it was killed
+	})
+	return cmd.Process.Pid
 }
 
 // TestNoSocketFolder: a server whose socket has no folder cannot start, and that is said at once.

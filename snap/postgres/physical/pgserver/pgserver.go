@@ -54,7 +54,8 @@ func StoreOf(dataDir string) string { return dataDir + ".mulligan" }
 // previous server that has ended may leave the lock of its socket: it counts until its parent process has reaped it, which in a
 // container may be never, or another process may have got its number. Start waits for that, and after patience removes a lock that
 // nobody stands behind. It waits at most patience for a server that is stopping, and for a port that another process has: a previous
-// server that has just ended, or a connection. A server that has started meanwhile, as a daemon asked that was killed then, is the one to start.
+// server that has just ended, or a connection. A server that runs by then counts as started: a daemon
+// that was killed may have asked for it.
 func (p PgCtl) Start(ctx context.Context) error {
 	for began := time.Now(); ; {
 		err := p.StartOnce(ctx)
