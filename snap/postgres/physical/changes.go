@@ -24,7 +24,7 @@ func (a *archive) firstChange(ctx context.Context, p place, size wal.Segments, e
 	defer a.store.remove(ctx, dir) // if this fails, the next Sweep does it
 	wrote := map[uint32]bool{}     // transactions that wrote a record that counts
 	reached := end == 0
-	why, err := a.programs.ReadLog(ctx, dir, p.TLI, p.Start, func(rec wal.Record) bool {
+	why, err := a.programs.ReadLog(ctx, dir, p.TLI, p.Start, 0, func(rec wal.Record) bool {
 		switch {
 		case end != 0 && rec.At >= end:
 			reached = true
@@ -54,8 +54,7 @@ const maxOpen = 1 << 20
 // gather makes a folder of links to log files, from both the archive and the server's folder.
 func (a *archive) gather(ctx context.Context, l asowner.LogLinks) (dir string, err error) {
 	l.Home, l.Dir = a.store.Home, a.store.path("log-"+randomHex(8))
-	_, err = asowner.LinkLog.Call(ctx, a.store.owner, l)
-	if err != nil {
+	if _, err = asowner.LinkLog.Call(ctx, a.store.owner, l); err != nil {
 		return "", errs.Also(err, a.store.remove(ctx, l.Dir))
 	}
 	return l.Dir, nil
@@ -78,12 +77,14 @@ func (a *archive) check(ctx context.Context, m marker, b wal.Base, size wal.Segm
 		if s.Start >= s.End {
 			continue
 		}
-		// With -e, pg_waldump would also end without an error at a record that is damaged so that it seems to lead beyond the end.
 		reached := false
-		why, err := a.programs.ReadLog(ctx, dir, s.TLI, s.Start, func(rec wal.Record) bool { reached = rec.End(size) >= s.End; return !reached })
+		each := func(rec wal.Record) bool { reached = rec.End(size) >= s.End; return !reached }
+		why, err := a.programs.ReadLog(ctx, dir, s.TLI, s.Start, s.End, each)
+		if err == nil && !reached { // a record is damaged, perhaps so that it seems to lead beyond the end
+			why, err = a.programs.ReadLog(ctx, dir, s.TLI, s.Start, 0, each)
+		}
 		if err == nil && !reached {
-			err = errs.New(errs.Corrupt, "", "the log of timeline %d from %s to %s is damaged: %s", s.TLI, s.Start, s.End, why).
-				WithHint("use another checkpoint")
+			err = errs.New(errs.Corrupt, "", "the log of timeline %d from %s to %s is damaged: %s", s.TLI, s.Start, s.End, why).WithHint("use another checkpoint")
 		}
 		if err != nil {
 			return err

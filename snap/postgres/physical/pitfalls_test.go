@@ -527,7 +527,7 @@ func testRecordThatSeemsLong(t *testing.T) {
 	dir, err := s.driver.archive.gather(t.Context(), asowner.LogLinks{First: size.Name(m.TLI, size.Number(b.Start)), Size: size})
 	check(t, err)
 	var list []wal.LSN
-	_, err = s.driver.archive.programs.ReadLog(t.Context(), dir, m.TLI, b.Start, func(r wal.Record) bool {
+	_, err = s.driver.archive.programs.ReadLog(t.Context(), dir, m.TLI, b.Start, 0, func(r wal.Record) bool {
 		if r.At < m.LSN && r.At/8192 == (m.LSN-1)/8192 {
 			list = append(list, r.At)
 		}

@@ -12,14 +12,19 @@ import (
 	"mulligan/snap/postgres/physical/wal"
 )
 
-// ReadLog runs pg_waldump on the log files in dir, and calls each with the records until each returns false or the log ends. why
-// is the last line of pg_waldump's error output.
-func (p Programs) ReadLog(ctx context.Context, dir string, t wal.Timeline, from wal.LSN, each func(wal.Record) bool) (why string, err error) {
+// ReadLog runs pg_waldump on the log files in dir, and calls each with the records until each returns false, or the log ends,
+// or a record would end beyond to (0: there is no such limit). Where the log ends with a file, pg_waldump waits five seconds
+// for the next one. why is the last line of pg_waldump's error output.
+func (p Programs) ReadLog(ctx context.Context, dir string, t wal.Timeline, from, to wal.LSN, each func(wal.Record) bool) (why string, err error) {
 	inner, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var problem Printed
 	out, in := io.Pipe()
-	run, err := p.Start(inner, in, &problem, "pg_waldump", "-p", dir, "-t", strconv.Itoa(int(t)), "-s", from.String())
+	args := []string{"-p", dir, "-t", strconv.Itoa(int(t)), "-s", from.String()}
+	if to != 0 {
+		args = append(args, "-e", to.String())
+	}
+	run, err := p.Start(inner, in, &problem, "pg_waldump", args...)
 	if err != nil {
 		return "", err
 	}
