@@ -55,8 +55,8 @@ func testPageStates(t *testing.T) {
 		t.Fatal(err)
 	}
 	a.set(t, "zero")
-	// A commit's id depends on its time, and begins with the name of the folder that git keeps it in. With the times of the clock
-	// that folder was there already in one run of 37, and the page counted one change less.
+	// A commit's id depends on the time of the commit, and its first two digits name the folder of .git/objects that the commit is
+	// stored in. With the current time, that folder existed already in one run of 37, and the page counted one change less.
 	const dated = "GIT_AUTHOR_DATE=2026-01-02T03:04:05Z GIT_COMMITTER_DATE=2026-01-02T03:04:05Z "
 	shell(t, a.ws, "git init -q && git add page.html && "+dated+"git commit -qm one")
 	d.must("app", "add", "--slug", "shop", "--dir", a.ws, "--db", "sqlite:shop.db",

@@ -80,7 +80,7 @@ func (a *archive) check(ctx context.Context, m marker, b wal.Base, size wal.Segm
 		reached := false
 		each := func(rec wal.Record) bool { reached = rec.End(size) >= s.End; return !reached }
 		why, err := a.programs.ReadLog(ctx, dir, s.TLI, s.Start, s.End, each)
-		if err == nil && !reached { // a record is damaged, perhaps so that it seems to lead beyond the end
+		if err == nil && !reached { // a damaged length can make a record seem to end after s.End: only a read without a limit tells
 			why, err = a.programs.ReadLog(ctx, dir, s.TLI, s.Start, 0, each)
 		}
 		if err == nil && !reached {

@@ -12,9 +12,9 @@ import (
 	"mulligan/snap/postgres/physical/wal"
 )
 
-// ReadLog runs pg_waldump on the log files in dir, and calls each with the records until each returns false, or the log ends,
-// or a record would end beyond to (0: there is no such limit). Where the log ends with a file, pg_waldump waits five seconds
-// for the next one. why is the last line of pg_waldump's error output.
+// ReadLog runs pg_waldump on the log files in dir, and calls each with the records until each returns false, the log ends,
+// or a record ends after to (0: no limit). If the log fills the last file in dir and to is 0, pg_waldump waits five seconds for
+// the next file. why is the last line of pg_waldump's error output.
 func (p Programs) ReadLog(ctx context.Context, dir string, t wal.Timeline, from, to wal.LSN, each func(wal.Record) bool) (why string, err error) {
 	inner, cancel := context.WithCancel(ctx)
 	defer cancel()
