@@ -177,10 +177,15 @@ func TestBrokenInodeOutsideOfScope(t *testing.T) {
 	write(t, s.dir+"/in/good", "two")
 	s.cas.Close()
 	s.cas = nil
+	// A copy of the disk is damaged and mounted: as long as any process has mounts of its own from before, the kernel goes on with the disk that was
+	// mounted, and with the inodes that it has in memory.
+	image := filepath.Dir(dir) + "/image"
 	run(t, "/", `
+		mount -o remount,ro `+dir+`
+		cp --sparse=always `+image+` `+image+`.damaged
 		umount `+dir+`
-		for f in bad folder; do debugfs -w -R "set_inode_field /ws/out/$f mode 0" `+filepath.Dir(dir)+`/image; done
-		mount -o loop `+filepath.Dir(dir)+`/image `+dir)
+		for f in bad folder; do debugfs -w -R "set_inode_field /ws/out/$f mode 0" `+image+`.damaged; done
+		mount -o loop `+image+`.damaged `+dir)
 	s.open(t)
 	for _, p := range []string{"out/bad", "out/folder"} {
 		if _, err := os.Lstat(s.dir + "/" + p); !errors.Is(err, unix.EUCLEAN) {
