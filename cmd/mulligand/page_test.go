@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/cdproto/network"
 	cdpage "github.com/chromedp/cdproto/page"
 	"github.com/chromedp/cdproto/runtime"
@@ -278,7 +279,8 @@ func newBrowser(t *testing.T) *browser {
 	t.Cleanup(cancel)
 	b.ctx = ctx
 	chromedp.ListenTarget(ctx, b.note)
-	b.do(network.Enable(), chromedp.EmulateViewport(1280, 900))
+	// It is about noon where the reader is: a page that is made before midnight and read after it has "Yesterday" where the pictures have "Today".
+	b.do(network.Enable(), emulation.SetTimezoneOverride(fmt.Sprintf("Etc/GMT%+d", time.Now().UTC().Hour()-12)), chromedp.EmulateViewport(1280, 900))
 	return b
 }
 
