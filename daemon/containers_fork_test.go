@@ -38,7 +38,7 @@ func composeTool(t *testing.T, h *enginetest.Host) []string {
 	}
 	text.WriteString(" \"$PWD\" \"$@\"\n")
 	file := filepath.Join(h.Dir, "compose-tool")
-	check(t, os.WriteFile(file, []byte(text.String()), 0o755))
+	check(t, testkit.WriteProgram(file, []byte(text.String())))
 	return []string{file}
 }
 

@@ -3,7 +3,6 @@ package daemon_test
 import (
 	"errors"
 	"net"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -12,6 +11,7 @@ import (
 	"mulligan/daemon"
 	"mulligan/ipc"
 	"mulligan/systemd/systemdtest"
+	"mulligan/testkit"
 )
 
 // server is an app's program as its owner wrote it: it answers on a socket beside the
@@ -36,7 +36,7 @@ while True:
 // putServer writes the program that the app runs.
 func putServer(t *testing.T, ws, text string) {
 	t.Helper()
-	if err := os.WriteFile(filepath.Join(ws, "serve.sh"), []byte(text), 0o755); err != nil {
+	if err := testkit.WriteProgram(filepath.Join(ws, "serve.sh"), []byte(text)); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -14,6 +14,7 @@ import (
 
 	"mulligan/errs"
 	"mulligan/systemd"
+	"mulligan/testkit"
 )
 
 // TestMain makes this binary also the service that the tests start.
@@ -232,7 +233,7 @@ func TestDenied(t *testing.T) {
 	h.WriteUnit(t, "shop.service", "[Service]\nType=exec\nExecStart=/bin/sleep 1000\n")
 	exe, err := os.ReadFile(os.Args[0]) // the build's folder is root's alone
 	must(t, err)
-	must(t, os.WriteFile(h.RunDir+"/outsider", exe, 0o755))
+	must(t, testkit.WriteProgram(h.RunDir+"/outsider", exe))
 	cmd := exec.Command(h.RunDir + "/outsider")
 	cmd.Dir = "/"
 	cmd.Env = []string{"TEST_ROLE=outsider", "TEST_ARG=" + h.Address}

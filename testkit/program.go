@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"runtime/debug"
 	"slices"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -65,5 +66,18 @@ func build(path, name, cgo, command string, args ...string) error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(path, b, 0o755)
+	return WriteProgram(path, b)
+}
+
+// WriteProgram writes a program, or a script, that may be run at once, and that may be running. The kernel runs no file that is open for writing and
+// opens none for writing that it is just about to run (ETXTBSY). So a new file takes the place of the one that is there, and no process is forked as
+// long as it is open: a child would have it open until it has a program of its own.
+func WriteProgram(path string, data []byte) error {
+	syscall.ForkLock.RLock()
+	err := os.WriteFile(path+".new", data, 0o755)
+	syscall.ForkLock.RUnlock()
+	if err != nil {
+		return err
+	}
+	return os.Rename(path+".new", path)
 }

@@ -108,7 +108,7 @@ func testUnitThatWontStart(t *testing.T) {
 	a := newApp(t, d, 10)
 	start := filepath.Join(a.ws, "start")
 	script := fmt.Sprintf("#!/bin/sh\nexec %s serve-app %s page.html\n", filepath.Join(bin, "app"), a.addr)
-	if err := os.WriteFile(start, []byte(script), 0o755); err != nil {
+	if err := testkit.WriteProgram(start, []byte(script)); err != nil {
 		t.Fatal(err)
 	}
 	d.must("app", "set", "run="+start, "--app", "shop")
@@ -117,7 +117,7 @@ func testUnitThatWontStart(t *testing.T) {
 		t.Fatal(err)
 	}
 	cp := ask[ipc.Checkpoint](d, "create", "--app", "shop", "--quiesce", "none")
-	if err := os.WriteFile(start, []byte(script), 0o755); err != nil {
+	if err := testkit.WriteProgram(start, []byte(script)); err != nil {
 		t.Fatal(err)
 	}
 	a.set(t, "fine")

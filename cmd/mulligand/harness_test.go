@@ -87,7 +87,7 @@ func copyProgram(from, to string) error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(to, b, 0o755)
+	return testkit.WriteProgram(to, b)
 }
 
 // copyApp puts the app's program (testapp) into a workspace.

@@ -45,7 +45,7 @@ func install(t *testing.T) *installed {
 	for _, name := range []string{"mulligan", "mulligand"} {
 		b, err := os.ReadFile(filepath.Join(bin, name))
 		if err == nil {
-			err = os.WriteFile(filepath.Join(h.RunDir, "mulligan-test", name), b, 0o755)
+			err = testkit.WriteProgram(filepath.Join(h.RunDir, "mulligan-test", name), b)
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -302,7 +302,7 @@ func writeTrials(t *testing.T, dir string) {
 		1, 0, 0, 2, // version 2, effective (linux/capability.h)
 		0, 1 << (unix.CAP_NET_RAW - 8), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 	if err := errors.Join(os.WriteFile(filepath.Join(dir, "trials.sh"), []byte(trials), 0o644),
-		os.WriteFile(filepath.Join(dir, "ping"), program, 0o755), unix.Setxattr(filepath.Join(dir, "ping"), "security.capability", raw, 0),
+		testkit.WriteProgram(filepath.Join(dir, "ping"), program), unix.Setxattr(filepath.Join(dir, "ping"), "security.capability", raw, 0),
 		os.WriteFile(source, []byte(".globl _start\n_start: movl $1, %eax\nxorl %ebx, %ebx\nint $0x80\n"), 0o644)); err != nil {
 		t.Fatal(err)
 	}

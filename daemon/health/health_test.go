@@ -161,7 +161,7 @@ func script(t *testing.T, text string) string {
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	file := filepath.Join(dir, "check")
-	if err := os.WriteFile(file, []byte("#!/bin/sh\n"+text), 0o755); err != nil {
+	if err := testkit.WriteProgram(file, []byte("#!/bin/sh\n"+text)); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Chmod(dir, 0o777); err != nil {

@@ -286,7 +286,7 @@ func newScenario(t *testing.T, uid int, owner privsep.User) scenario {
 		ws := filepath.Join(dir, name)
 		check(t, os.Mkdir(ws, 0o755))
 		check(t, os.WriteFile(filepath.Join(ws, "page"), []byte(page+"\n"), 0o644))
-		check(t, os.WriteFile(filepath.Join(ws, "app"), self, 0o755))
+		check(t, testkit.WriteProgram(filepath.Join(ws, "app"), self))
 		check(t, os.Chown(ws, uid, uid))
 	}
 	folder("ws", "the parent's")

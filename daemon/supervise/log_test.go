@@ -93,7 +93,7 @@ func helperBinary(t *testing.T) string {
 	b, err := os.ReadFile("/proc/self/exe")
 	must(t, err)
 	bin := filepath.Join(dir, "helper")
-	must(t, errors.Join(os.WriteFile(bin, b, 0o755), os.Chmod(dir, 0o755), os.Chmod(filepath.Dir(dir), 0o755)))
+	must(t, errors.Join(testkit.WriteProgram(bin, b), os.Chmod(dir, 0o755), os.Chmod(filepath.Dir(dir), 0o755)))
 	return bin
 }
 

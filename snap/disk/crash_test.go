@@ -701,7 +701,7 @@ func TestKilledDaemonsCopyGoesOn(t *testing.T) {
 	const late = `#!/bin/sh
 d=${0%/*}; echo >"$d/began"; read -r _ <"$d/go"; /bin/cp "$@"; echo >"$d/done"
 `
-	if err := os.WriteFile(filepath.Join(dir, "cp"), []byte(late), 0o755); err != nil {
+	if err := testkit.WriteProgram(filepath.Join(dir, "cp"), []byte(late)); err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"began", "go", "done"} {

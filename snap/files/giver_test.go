@@ -40,7 +40,7 @@ func newUserSite(t *testing.T) *userSite {
 	u := &userSite{t, top + "/test", top + "/mine", top + "/mine/ws"}
 	b, err := os.ReadFile(os.Args[0])
 	must(t, err)
-	must(t, os.WriteFile(u.exe, b, 0o755))
+	must(t, testkit.WriteProgram(u.exe, b))
 	u.dir("", nobody, nobody)
 	u.dir("ws", nobody, nobody)
 	return u

@@ -163,7 +163,7 @@ func TestPlainUser(t *testing.T) {
 	exe := top + "/test"
 	b, err := os.ReadFile(os.Args[0])
 	must(t, err)
-	must(t, os.WriteFile(exe, b, 0o755))
+	must(t, testkit.WriteProgram(exe, b))
 	must(t, os.Mkdir(top+"/mine", 0o755))
 	must(t, os.Chown(top+"/mine", 65534, 65534))
 	must(t, os.Chmod(top, 0o755))

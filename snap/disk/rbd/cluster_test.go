@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"mulligan/testkit"
 )
 
 // TestCrash: a program that crashes while it looks at the cluster runs once more. An error says why it crashed, and a change is not made twice.
@@ -21,7 +23,7 @@ echo "$@" >>%[1]s
 printf '%%s\n' 'a.cc: In function f()' 'a.cc: 12: FAILED ceph_assert(r == 0)' ' 1: main' '--- end dump of recent events ---' >&2
 kill -ABRT $$
 `, runs, crashes)
-		if err := errors.Join(os.RemoveAll(runs), os.WriteFile(filepath.Join(dir, "rbd"), []byte(text), 0o755)); err != nil {
+		if err := errors.Join(os.RemoveAll(runs), testkit.WriteProgram(filepath.Join(dir, "rbd"), []byte(text))); err != nil {
 			t.Fatal(err)
 		}
 	}

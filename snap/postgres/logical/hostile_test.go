@@ -240,7 +240,7 @@ func TestEndlessSchema(t *testing.T) {
 	must(os.Mkdir(filepath.Join(dir, "bin"), 0o755))
 	script := "#!/bin/sh\nif [ \"$1\" = --version ]; then echo 'pg_dump (PostgreSQL) 15.18'; else exec yes 'CREATE TABLE t (a text);'; fi\n"
 	for _, name := range []string{"pg_dump", "pg_restore"} {
-		must(os.WriteFile(filepath.Join(dir, "bin", name), []byte(script), 0o755))
+		must(testkit.WriteProgram(filepath.Join(dir, "bin", name), []byte(script)))
 	}
 	s := snaptest.Attack(t, attack{at: "nothing at all"}.serve, func(port int) *exec.Cmd {
 		return aloneCommand(victim, fate{Dir: dir, DSN: fmt.Sprintf("postgres://u@127.0.0.1:%d/app?sslmode=disable", port), Do: "db-1"})

@@ -77,7 +77,7 @@ func TestUnchangedSchema(t *testing.T) {
 	s := newSubject(t, c)
 	dir := testkit.OpenDir(t)
 	script := fmt.Sprintf("#!/bin/sh\n[ \"$1\" = --version ] || echo >>%s/ran\nexec %s/pg_dump \"$@\"\n", dir, c.Bin)
-	check(t, os.WriteFile(filepath.Join(dir, "pg_dump"), []byte(script), 0o755))
+	check(t, testkit.WriteProgram(filepath.Join(dir, "pg_dump"), []byte(script)))
 	check(t, os.Symlink(filepath.Join(c.Bin, "pg_restore"), filepath.Join(dir, "pg_restore")))
 	check(t, os.WriteFile(filepath.Join(dir, "ran"), nil, 0o666))
 	check(t, os.Chmod(filepath.Join(dir, "ran"), 0o666))

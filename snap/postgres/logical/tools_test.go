@@ -2,7 +2,6 @@ package logical
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -32,7 +31,7 @@ func TestToolsBesideServer(t *testing.T) {
 func wrap(t *testing.T, dir, bin, name, lines string) {
 	t.Helper()
 	script := fmt.Sprintf("#!/bin/sh\n[ \"$1\" != --version ] || { echo '%s (PostgreSQL) 17.1'; exit 0; }\n%s/%[1]s \"$@\" || exit\n%[3]s\n", name, bin, lines)
-	check(t, os.WriteFile(filepath.Join(dir, name), []byte(script), 0o755))
+	check(t, testkit.WriteProgram(filepath.Join(dir, name), []byte(script)))
 }
 
 // From version 17 on, pg_restore sets transaction_timeout, which older servers don't know. A restore doesn't fail for that,

@@ -39,7 +39,7 @@ func TestToolAskedAsOwner(t *testing.T) {
 	testkit.Need(t, "root")
 	dir := testkit.OpenDir(t)
 	for _, name := range []string{"pg_dump", "pg_restore"} {
-		check(t, os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\nid -u >"+dir+"/who\necho '"+name+" (PostgreSQL) 15.1'\n"), 0o755))
+		check(t, testkit.WriteProgram(filepath.Join(dir, name), []byte("#!/bin/sh\nid -u >"+dir+"/who\necho '"+name+" (PostgreSQL) 15.1'\n")))
 	}
 	b := &Tools{Dirs: []string{dir}, Owner: nobody}
 	if got, err := b.ask(t.Context(), dir); err != nil || got.Major != 15 {
@@ -63,7 +63,7 @@ func TestFind(t *testing.T) {
 	for _, version := range []string{"13.2", "17.0 (Debian 17.0-1)", "15.18", "16beta1", "nonsense"} {
 		dir := t.TempDir()
 		for _, name := range []string{"pg_dump", "pg_restore"} {
-			check(t, os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\necho '"+name+" (PostgreSQL) "+version+"'\n"), 0o755))
+			check(t, testkit.WriteProgram(filepath.Join(dir, name), []byte("#!/bin/sh\necho '"+name+" (PostgreSQL) "+version+"'\n")))
 		}
 		dirs = append(dirs, dir)
 	}

@@ -132,7 +132,7 @@ func testStopBesideAnotherStop(t *testing.T) {
 	slow := p
 	slow.Bin = testkit.OpenDir(t)
 	text := "#!/bin/sh\nreal=" + c.Bin + "/pg_ctl\n[ $1 != stop ] || { $real stop -s -w -D " + c.DataDir + "; touch " + slow.Bin + "/stopped; }\nexec $real \"$@\"\n"
-	check(t, os.WriteFile(filepath.Join(slow.Bin, "pg_ctl"), []byte(text), 0o755))
+	check(t, testkit.WriteProgram(filepath.Join(slow.Bin, "pg_ctl"), []byte(text)))
 	check(t, os.Chmod(slow.Bin, 0o777))
 	check(t, slow.Stop(t.Context()))
 	if _, err := os.Lstat(filepath.Join(slow.Bin, "stopped")); err != nil {

@@ -35,7 +35,7 @@ func TestInUse(t *testing.T) {
 	for from, to := range map[string]string{"/bin/sleep": program, "/proc/self/exe": self} {
 		data, err := os.ReadFile(from)
 		if err == nil {
-			err = os.WriteFile(to, data, 0o755)
+			err = testkit.WriteProgram(to, data)
 		}
 		if err != nil {
 			t.Fatal(err)
