@@ -12,6 +12,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"time"
 
 	"mulligan/errs"
 )
@@ -20,9 +21,14 @@ import (
 // was restarted. Errors are *errs.Error. They wrap [ErrNoDaemon] if no daemon listens. A call lasts until the daemon answers or
 // its context ends; a rollback or a capture that the daemon has begun continues without its caller.
 type Client struct {
+	Late func() // unless nil, is called, in a goroutine of its own, for every request that has no answer after [LateAfter]
+
 	socket string
 	http   *http.Client
 }
+
+// LateAfter is the time after which an answer is late. The answer to a request that accepts progress begins before the work is done.
+const LateAfter = 5 * time.Second
 
 // dialError is the error of a failed dial, as opposed to that of a connection which was lost later.
 type dialError struct{ error }
@@ -93,6 +99,9 @@ func (c *Client) send(ctx context.Context, method, path, accept string, body any
 	req.Header.Set("Accept", accept)
 	if body != nil {
 		req.Header.Set("Content-Type", "application/json")
+	}
+	if c.Late != nil {
+		defer time.AfterFunc(LateAfter, c.Late).Stop()
 	}
 	resp, err := c.http.Do(req)
 	if err != nil {

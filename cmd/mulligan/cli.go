@@ -8,6 +8,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
@@ -94,7 +95,21 @@ func run(ctx context.Context, c *cli, args []string) int {
 }
 
 // client returns a client of the daemon that the flags and the environment name.
-func (c *cli) client() *ipc.Client { return ipc.NewClient(ipc.FindSocket(c.socket)) }
+func (c *cli) client() *ipc.Client {
+	client := ipc.NewClient(ipc.FindSocket(c.socket))
+	if client.Socket() == ipc.HostSocket && !c.out.JSON {
+		client.Late = sync.OnceFunc(c.sayThatHostIsDown)
+	}
+	return client
+}
+
+// sayThatHostIsDown tells who waits for the host's daemon why it does not answer, if it does not run: systemd keeps its socket open, and starts it
+// until it can.
+func (c *cli) sayThatHostIsDown() {
+	if state := launch.HostUnitState(context.Background()); state != "" && state != "active" {
+		fmt.Fprintf(c.out.Stderr, "mulligan: mulligand.service is %s; this call is answered once it has started (systemctl status mulligand says what keeps it)\n", output.Escape(state))
+	}
+}
 
 // offsite returns what the commands of remotes use.
 func (c *cli) offsite() offsite.Host {

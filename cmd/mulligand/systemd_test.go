@@ -211,12 +211,14 @@ func TestServiceStartsInTheEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	pause := regexp.MustCompile(`(?m)^RestartSec=.*$`)
-	h.WriteUnit(t, "mulligand.service", pause.ReplaceAllString(string(text), "RestartSec=20ms"))
+	h.WriteUnit(t, "mulligand.service", pause.ReplaceAllString(string(text), "RestartSec=500ms"))
 	db := filepath.Join(h.state, "mulligan.db")
 	if err := os.Mkdir(db, 0o700); err != nil {
 		t.Fatal(err)
 	}
 	called := h.Command(t.Context(), "/run/mulligan-test/mulligan", "status")
+	var said syncBuffer
+	called.Stderr = &said
 	if err := called.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -224,6 +226,7 @@ func TestServiceStartsInTheEnd(t *testing.T) {
 		n, err := strconv.Atoi(h.do("systemctl", "show", "-p", "NRestarts", "--value", "mulligand.service"))
 		return err == nil && n > 5
 	})
+	h.until("who waits was told why", func() bool { return strings.Contains(said.String(), "mulligand.service is activating") })
 	if err := os.Remove(db); err != nil {
 		t.Fatal(err)
 	}

@@ -136,6 +136,19 @@ func (l Launcher) Wake(ctx context.Context) (started bool, err error) {
 	return true, nil
 }
 
+// HostUnitState returns the state of the host's daemon's unit as systemd names it (active, activating, failed …), or "" if no systemd answers or it
+// knows no such unit.
+func HostUnitState(ctx context.Context) string {
+	ctx, cancel := context.WithTimeout(ctx, managerTimeout)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, "systemctl", "show", "-p", "LoadState", "-p", "ActiveState", "--value", "mulligand.service").Output()
+	words := strings.Fields(string(out))
+	if err != nil || len(words) != 2 || words[0] != "loaded" {
+		return ""
+	}
+	return words[1]
+}
+
 // findDaemon returns the path of mulligand, which is in the folder of this program or in PATH.
 func findDaemon() (string, error) {
 	if self, err := os.Executable(); err == nil {
