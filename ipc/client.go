@@ -21,13 +21,15 @@ import (
 // was restarted. Errors are *errs.Error. They wrap [ErrNoDaemon] if no daemon listens. A call lasts until the daemon answers or
 // its context ends; a rollback or a capture that the daemon has begun continues without its caller.
 type Client struct {
-	Late func() // unless nil, is called, in a goroutine of its own, for every request that has no answer after [LateAfter]
+	// Late, unless nil, is called for every request to which the daemon has not begun to answer after [LateAfter]. It runs in a goroutine of its own.
+	Late func()
 
 	socket string
 	http   *http.Client
 }
 
-// LateAfter is the time after which an answer is late. The answer to a request that accepts progress begins before the work is done.
+// LateAfter is the time after which an answer is late. The answer to a request that accepts progress begins with the first progress, before the
+// work is done.
 const LateAfter = 5 * time.Second
 
 // dialError is the error of a failed dial, as opposed to that of a connection which was lost later.

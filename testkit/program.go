@@ -69,9 +69,9 @@ func build(path, name, cgo, command string, args ...string) error {
 	return WriteProgram(path, b)
 }
 
-// WriteProgram writes a program, or a script, that may be run at once, and that may be running. The kernel runs no file that is open for writing and
-// opens none for writing that it is just about to run (ETXTBSY). So a new file takes the place of the one that is there, and no process is forked as
-// long as it is open: a child would have it open until it has a program of its own.
+// WriteProgram writes a program or a script that the test may run at once, and that may be running already. The kernel does not run a file that any
+// process has open for writing, and does not open a file for writing while it is being run (ETXTBSY). So WriteProgram renames a new file over the
+// old one, and holds ForkLock while the new file is open: a child that is forked meanwhile would keep the new file open until the child's exec.
 func WriteProgram(path string, data []byte) error {
 	syscall.ForkLock.RLock()
 	err := os.WriteFile(path+".new", data, 0o755)

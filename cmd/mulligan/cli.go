@@ -103,11 +103,11 @@ func (c *cli) client() *ipc.Client {
 	return client
 }
 
-// sayThatHostIsDown tells who waits for the host's daemon why it does not answer, if it does not run: systemd keeps its socket open, and starts it
-// until it can.
+// sayThatHostIsDown prints to standard error that the host's daemon does not run, if systemd says so. systemd keeps the daemon's socket open and
+// tries to start the daemon again and again, so the caller's request waits and does not fail.
 func (c *cli) sayThatHostIsDown() {
 	if state := launch.HostUnitState(context.Background()); state != "" && state != "active" {
-		fmt.Fprintf(c.out.Stderr, "mulligan: mulligand.service is %s; this call is answered once it has started (systemctl status mulligand says what keeps it)\n", output.Escape(state))
+		fmt.Fprintf(c.out.Stderr, "mulligan: the host's daemon does not run: mulligand.service is %s. This command waits until the daemon has started; `systemctl status mulligand` says why it has not\n", output.Escape(state))
 	}
 }
 

@@ -279,7 +279,7 @@ func newBrowser(t *testing.T) *browser {
 	t.Cleanup(cancel)
 	b.ctx = ctx
 	chromedp.ListenTarget(ctx, b.note)
-	// It is about noon where the reader is: a page that is made before midnight and read after it has "Yesterday" where the pictures have "Today".
+	// In the browser's time zone it is about noon: if midnight passed during a test, the page would have "Yesterday" where the expected text has "Today".
 	b.do(network.Enable(), emulation.SetTimezoneOverride(fmt.Sprintf("Etc/GMT%+d", time.Now().UTC().Hour()-12)), chromedp.EmulateViewport(1280, 900))
 	return b
 }

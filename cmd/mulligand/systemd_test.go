@@ -226,7 +226,7 @@ func TestServiceStartsInTheEnd(t *testing.T) {
 		n, err := strconv.Atoi(h.do("systemctl", "show", "-p", "NRestarts", "--value", "mulligand.service"))
 		return err == nil && n > 5
 	})
-	h.until("who waits was told why", func() bool { return strings.Contains(said.String(), "mulligand.service is activating") })
+	h.until("the waiting command has said why it waits", func() bool { return strings.Contains(said.String(), "mulligand.service is activating") })
 	if err := os.Remove(db); err != nil {
 		t.Fatal(err)
 	}

@@ -177,8 +177,8 @@ func TestBrokenInodeOutsideOfScope(t *testing.T) {
 	write(t, s.dir+"/in/good", "two")
 	s.cas.Close()
 	s.cas = nil
-	// A copy of the disk is damaged and mounted: as long as any process has mounts of its own from before, the kernel goes on with the disk that was
-	// mounted, and with the inodes that it has in memory.
+	// The test damages and mounts a copy of the image. Other tests make mount namespaces; if one still has the image mounted, a new mount of the image
+	// would use the inodes that the kernel has in memory, and not the damaged ones.
 	image := filepath.Dir(dir) + "/image"
 	run(t, "/", `
 		mount -o remount,ro `+dir+`

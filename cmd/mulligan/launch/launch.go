@@ -136,8 +136,8 @@ func (l Launcher) Wake(ctx context.Context) (started bool, err error) {
 	return true, nil
 }
 
-// HostUnitState returns the state of the host's daemon's unit as systemd names it (active, activating, failed …), or "" if no systemd answers or it
-// knows no such unit.
+// HostUnitState returns the state of mulligand.service as systemd names it (active, activating, failed …). It returns "" if systemd does not answer
+// within managerTimeout, or has no such unit.
 func HostUnitState(ctx context.Context) string {
 	ctx, cancel := context.WithTimeout(ctx, managerTimeout)
 	defer cancel()
