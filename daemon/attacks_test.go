@@ -71,7 +71,7 @@ func (p *person) ask(method, path string, body any, headers ...string) answer {
 			p.t.Fatal(err)
 		}
 	}
-	ctx, cancel := context.WithTimeout(p.t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(p.t.Context(), testkit.Patience)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, method, p.base+path, bytes.NewReader(text))
 	if err != nil {

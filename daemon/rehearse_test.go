@@ -254,7 +254,7 @@ func testRescueBesideFrozenRehearsal(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-			case <-time.After(2 * time.Minute):
+			case <-time.After(testkit.Patience):
 				t.Fatal("the rollback waits for a rehearsal that does not end")
 			}
 			if got := read(t, w.ws(), "work"); got != "zero" {

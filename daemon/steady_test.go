@@ -93,7 +93,7 @@ func TestHangingHealthCheck(t *testing.T) {
 		if step == "capture files" && armed.CompareAndSwap(true, false) {
 			select {
 			case <-asked:
-			case <-time.After(time.Minute):
+			case <-time.After(testkit.Patience):
 				return errors.New("the app was not asked")
 			}
 			close(captured)

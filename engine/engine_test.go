@@ -267,8 +267,8 @@ func testUnhealthyInTime(t *testing.T) {
 		must(t, durable.ReadJSON(file, &noted))
 		noted["healthy"] = []string{"slow"}
 		must(t, durable.WriteJSON(file, noted))
-		s.start("slow")                                                // which may take longer
-		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second) // a tenth of it is left when the wait is over
+		s.start("slow")                                                 // which may take longer
+		ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second) // a tenth of it is left when the wait is over
 		defer cancel()
 		wantErr(t, p.StartAgain(ctx), errs.Failed, "start container slow: it is not healthy")
 		if policy := s.inspect("slow").HostConfig.RestartPolicy.Name; policy != "always" {

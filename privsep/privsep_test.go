@@ -285,9 +285,9 @@ func processesOf(t *testing.T, uid int, channel string) (pids []string) {
 
 func until(t *testing.T, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(time.Minute); !ok(); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(testkit.Patience); !ok(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatal("it did not come to pass within a minute")
+			t.Fatal("it did not come to pass in ", testkit.Patience)
 		}
 	}
 }

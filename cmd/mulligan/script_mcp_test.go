@@ -5,12 +5,12 @@ import (
 	"os"
 	"os/exec"
 	"strings"
-	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"mulligan/ipc"
+	"mulligan/testkit"
 )
 
 // serve starts mulligan mcp with some flags, as an agent does, and returns a function that calls one of its tools.
@@ -40,7 +40,7 @@ func serve(ctx context.Context, ts *testscript.TestScript, flags ...string) (cal
 
 // call starts mulligan mcp and calls one of its tools.
 func call(ts *testscript.TestScript, neg bool, args []string) {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
 	defer cancel()
 	tool, stop := serve(ctx, ts, args[1:]...)
 	defer stop()
@@ -54,7 +54,7 @@ func call(ts *testscript.TestScript, neg bool, args []string) {
 
 // outlive calls a tool of one mulligan mcp twice, and ends the daemon that init started in between.
 func outlive(ts *testscript.TestScript, _ bool, args []string) {
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
 	defer cancel()
 	tool, stop := serve(ctx, ts)
 	defer stop()

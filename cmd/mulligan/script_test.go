@@ -20,6 +20,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"mulligan/ipc"
+	"mulligan/testkit"
 )
 
 // realDaemon is the path of a mulligand to run the scripts against. If it is "", they run against a fake.
@@ -160,7 +161,7 @@ func startReal(ts *testscript.TestScript, socket string) {
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	ts.Check(cmd.Start())
 	ts.Defer(func() { _ = cmd.Process.Signal(syscall.SIGTERM); _ = cmd.Wait() })
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
 	defer cancel()
 	for tick := time.Tick(20 * time.Millisecond); ; <-tick {
 		if _, err := ipc.NewClient(socket).Status(ctx); err == nil {
@@ -218,7 +219,7 @@ func setTurns(ts *testscript.TestScript, _ bool, args []string) {
 func end(ts *testscript.TestScript, _ bool, _ []string) {
 	socket := userSocket(ts.Getenv("WORK"))
 	endDaemon(socket)
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
 	defer cancel()
 	for tick := time.Tick(20 * time.Millisecond); ; <-tick {
 		if _, err := ipc.NewClient(socket).Status(ctx); errors.Is(err, ipc.ErrNoDaemon) {
@@ -289,7 +290,7 @@ func interrupt(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Check(cmd.Start())
 	select {
 	case <-f.rolling:
-	case <-time.After(20 * time.Second):
+	case <-time.After(testkit.Patience):
 		ts.Fatalf("no rollback has begun")
 	}
 	ts.Check(cmd.Process.Signal(os.Interrupt))

@@ -17,6 +17,7 @@ import (
 	"mulligan/snap/disk/disktest"
 	"mulligan/snap/disk/guest"
 	"mulligan/snap/disk/imagefile"
+	"mulligan/testkit"
 )
 
 // pull copies into a running domain's image what it rests on, down to base, if any.
@@ -26,22 +27,10 @@ func (v *vm) pull(t *testing.T, dev, base string) {
 	if err := d.BlockRebase(dev, base, 0, 0); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the block job ends", func() bool {
+	testkit.Eventually(t, "the block job ends", func() bool {
 		info, err := d.GetBlockJobInfo(dev, 0)
 		return err == nil && info.Type == 0
 	})
-}
-
-// eventually waits until something is so.
-func eventually(t *testing.T, what string, so func() bool) {
-	t.Helper()
-	end := time.Now().Add(2 * time.Minute)
-	for !so() {
-		if time.Now().After(end) {
-			t.Fatal("it does not come about that " + what)
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
 }
 
 // backAndForward takes the domain to each snapshot and looks whether its disks hold what the
@@ -281,7 +270,7 @@ func testDisksComeAndGo(t *testing.T) {
 	if err := v.lookup(t).DetachDeviceFlags(diskXML(head, "vdb"), libvirt.DOMAIN_DEVICE_MODIFY_LIVE); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the guest lets go of the disk", func() bool { return v.sources(t, 0)["vdb"] == "" })
+	testkit.Eventually(t, "the guest lets go of the disk", func() bool { return v.sources(t, 0)["vdb"] == "" })
 	v.Do(t, "set E")
 	three := capture(t, d)
 	if len(three.Warnings) != 0 {
@@ -360,7 +349,7 @@ func testQuiescedWhenOff(t *testing.T) {
 	}
 	off := func() {
 		t.Helper()
-		eventually(t, "the domain is off", func() bool { return !v.up(t) })
+		testkit.Eventually(t, "the domain is off", func() bool { return !v.up(t) })
 	}
 	expect(true, "")
 	if err := d.Unit().Start(t.Context()); err != nil {

@@ -270,7 +270,7 @@ func (v *vm) stopAgent(t testing.TB, seconds int) {
 // again connects again to a guest that was saved and resumed.
 func (v *vm) again(t testing.TB) {
 	t.Helper()
-	_, err := v.Ask("get", 20*time.Second)
+	_, err := v.Ask("get", testkit.Patience)
 	if errors.Is(err, unix.EPIPE) || errors.Is(err, io.EOF) || errors.Is(err, unix.ECONNRESET) {
 		v.WaitReady(t)
 	}
@@ -280,7 +280,7 @@ func (v *vm) again(t testing.TB) {
 func (v *vm) thawed(t testing.TB) {
 	t.Helper()
 	v.again(t)
-	_, err := v.Ask("sh date >/a/alive; sync", 20*time.Second)
+	_, err := v.Ask("sh date >/a/alive; sync", testkit.Patience)
 	if err != nil {
 		t.Fatalf("the guest cannot write: %v", err)
 	}

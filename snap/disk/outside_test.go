@@ -206,7 +206,7 @@ func (a *administered) attach(t *testing.T) {
 	a.Do(t, "sh while [ ! -e /dev/vdc ]; do usleep 50000; done")
 	a.take(t)
 	change("detach-device", a.sources(t, 0)["vdc"])
-	eventually(t, "the guest lets go of the disk", func() bool { return a.sources(t, 0)["vdc"] == "" })
+	testkit.Eventually(t, "the guest lets go of the disk", func() bool { return a.sources(t, 0)["vdc"] == "" })
 }
 
 // suspend has a checkpoint made of a guest that is suspended.

@@ -20,6 +20,7 @@ import (
 	"mulligan/snap/disk/disktest"
 	"mulligan/snap/disk/imagefile"
 	"mulligan/snap/disk/virt"
+	"mulligan/testkit"
 )
 
 // fails checks an error's kind, and that it names what it is about and what to do.
@@ -433,7 +434,7 @@ func testDiskFillsUnderARunningGuest(t *testing.T) {
 		}
 		return s.Sub
 	}
-	eventually(t, "the guest is stopped", func() bool { return state() != "running" })
+	testkit.Eventually(t, "the guest is stopped", func() bool { return state() != "running" })
 	if got := state(); got != "stalled" {
 		t.Errorf("a guest that cannot write is %s", got)
 	}

@@ -23,7 +23,7 @@ func TestBoot(t *testing.T) {
 	// What a unit writes is in the journal once journald has read it.
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
-	for end := time.Now().Add(30 * time.Second); ; <-tick.C {
+	for end := time.Now().Add(testkit.Patience); ; <-tick.C {
 		j := h.Journal("hello.service")
 		if strings.Contains(j, "good morning") {
 			break

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"mulligan/snap"
+	"mulligan/testkit"
 )
 
 // follow starts a watcher on a new folder and waits until it watches.
@@ -40,7 +41,7 @@ func follow(t *testing.T, o Options) (*Watcher, string) {
 // until waits for a state, and takes what is dirty then.
 func until(t *testing.T, w *Watcher, want snap.FollowState) {
 	t.Helper()
-	deadline := time.After(20 * time.Second)
+	deadline := time.After(testkit.Patience)
 	for w.State().State != want {
 		select {
 		case <-w.Dirty():
@@ -55,7 +56,7 @@ func until(t *testing.T, w *Watcher, want snap.FollowState) {
 // barrier fails the test where Barrier does.
 func barrier(t *testing.T, w *Watcher) {
 	t.Helper()
-	ctx, stop := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, stop := context.WithTimeout(context.Background(), testkit.Patience)
 	defer stop()
 	if err := w.Barrier(ctx); err != nil {
 		t.Fatalf("%v (%+v)", err, w.State())

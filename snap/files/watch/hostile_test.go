@@ -12,7 +12,6 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -346,7 +345,7 @@ func TestNotEnoughWatches(t *testing.T) {
 	m.check(t)
 
 	write(t, filepath.Join(dir, "0/g"), "x")
-	ctx, stop := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, stop := context.WithTimeout(t.Context(), testkit.Patience)
 	defer stop()
 	for seen := false; !seen; { // what can be watched is watched
 		select {
