@@ -58,8 +58,7 @@ type listener struct {
 func (l *listener) Close() error {
 	// A child that another goroutine is starting has the lock file open until its exec. If Close only closed the file, the child
 	// would keep the lock.
-	unlock := unix.Flock(int(l.lock.Fd()), unix.LOCK_UN)
-	return errors.Join(l.UnixListener.Close(), unlock, l.lock.Close())
+	return errors.Join(l.UnixListener.Close(), unix.Flock(int(l.lock.Fd()), unix.LOCK_UN), l.lock.Close())
 }
 
 func makeFolder(path string) error {

@@ -2,6 +2,7 @@ package ipc
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -163,6 +164,31 @@ func TestSecondDaemon(t *testing.T) {
 
 // TestListenAfterKill has a child that still holds the lock of a killed daemon, as one does that has not come to its exec yet: the next daemon
 // waits for it.
+// TestListenAfterClose: who gets the lock of a socket whose daemon ends finds no socket any more.
+func TestListenAfterClose(t *testing.T) {
+	sock := filepath.Join(shortDir(t), "s")
+	for range 300 {
+		l, err := Listen(sock, 0o600)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lock, err := os.OpenFile(sock+".lock", os.O_RDWR, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		closed := make(chan error, 1)
+		go func() { closed <- l.Close() }()
+		for unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil {
+		}
+		if _, err := os.Lstat(sock); !os.IsNotExist(err) {
+			t.Fatalf("the lock is free, and the socket is there: %v", err)
+		}
+		if err := errors.Join(<-closed, lock.Close()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 func TestListenAfterKill(t *testing.T) {
 	sock := filepath.Join(shortDir(t), "s")
 	lock, err := os.Create(sock + ".lock")
