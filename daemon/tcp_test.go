@@ -367,10 +367,10 @@ func TestNobodyPosesAsThePage(t *testing.T) {
 		return d
 	}
 	t.Run("alone", func(t *testing.T) { has(t, open(t)) })
-	for _, addr := range []string{"127.0.0.1:0", "[::1]:0", "localhost:0"} {
-		t.Run("serves "+addr, func(t *testing.T) {
+	for _, host := range []string{"127.0.0.1", "::1", "localhost"} {
+		t.Run("serves "+host, func(t *testing.T) {
 			d := open(t)
-			if err := d.Gate().Listen(addr, gate.TLS{}); err != nil {
+			if err := d.Gate().Listen(net.JoinHostPort(host, strconv.Itoa(testkit.Port(t))), gate.TLS{}); err != nil {
 				t.Fatal(err)
 			}
 			has(t, d)
@@ -380,12 +380,12 @@ func TestNobodyPosesAsThePage(t *testing.T) {
 		})
 	}
 	t.Run("another program was there before", func(t *testing.T) {
-		other, err := net.Listen("tcp", "[::1]:0")
+		port := strconv.Itoa(testkit.Port(t))
+		other, err := net.Listen("tcp", net.JoinHostPort("::1", port))
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer other.Close()
-		port := strconv.Itoa(other.Addr().(*net.TCPAddr).Port)
 		d := open(t)
 		if err := d.Gate().Listen("127.0.0.1:"+port, gate.TLS{}); err != nil {
 			t.Fatal(err)

@@ -140,20 +140,6 @@ func (g *Gate) Problem() string {
 	return g.problem
 }
 
-// pageTries is the number of ports that are tried for the page, each of which another program may have at the other address.
-const pageTries = 20
-
-// listenForPage listens at a port of the loopback, at both addresses: whoever listened at the other one would get the code of a link. Port 0 is
-// any that is free.
-func listenForPage(port int) (l, other *net.TCPListener, err error) {
-	for range pageTries {
-		if l, other, err = loopback.Listen(port); err == nil || port != 0 {
-			break
-		}
-	}
-	return l, other, err
-}
-
 // Addr returns the TCP address; nil if TCP is not served.
 func (g *Gate) Addr() net.Addr {
 	g.mu.Lock()
@@ -229,7 +215,7 @@ func (g *Gate) pageListener() (*listener, error) {
 	if d := g.forPage(); d != nil {
 		return d, nil
 	}
-	l, other, err := listenForPage(0)
+	l, other, err := loopback.Listen(0)
 	if err != nil {
 		return nil, err
 	}

@@ -13,6 +13,7 @@ import (
 	"os"
 	"time"
 
+	"mulligan/daemon/loopback"
 	"mulligan/durable"
 	"mulligan/errs"
 	"mulligan/ipc"
@@ -85,7 +86,7 @@ func (g *Gate) Resume() error {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	l, other, err := listenForPage(rec.Port)
+	l, other, err := loopback.Listen(rec.Port) // at both addresses: whoever listened at the other one would get the code of a link
 	if err != nil {
 		return errs.Wrap(errs.Unavailable, op, errors.Join(err, g.save())) // there are none now
 	}

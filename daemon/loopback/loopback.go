@@ -19,8 +19,21 @@ var (
 	six  = netip.IPv6Loopback()
 )
 
-// Listen listens at a port at 127.0.0.1 and at ::1. Port 0 is any that is free at 127.0.0.1. other is nil if this host has no ::1.
+// tries is the number of ports that Listen tries for port 0. Another program may have each of them at the other address.
+const tries = 20
+
+// Listen listens at a port at 127.0.0.1 and at ::1. Port 0 is any that is free at both. other is nil if this host has no ::1.
 func Listen(port int) (l, other *net.TCPListener, err error) {
+	for range tries {
+		l, other, err = listenAtBoth(port)
+		if port != 0 || !errors.Is(err, unix.EADDRINUSE) {
+			break
+		}
+	}
+	return l, other, err
+}
+
+func listenAtBoth(port int) (l, other *net.TCPListener, err error) {
 	l, err = listen(netip.AddrPortFrom(four, uint16(port)))
 	if err != nil {
 		return nil, nil, err

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"mulligan/testkit"
 )
 
 func TestListen(t *testing.T) {
@@ -34,11 +36,11 @@ func TestListen(t *testing.T) {
 // TestTaken: a port that another program has at one of the addresses is not taken at the other one either.
 func TestTaken(t *testing.T) {
 	for _, host := range []string{"127.0.0.1", "::1"} {
-		squatter, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
+		port := testkit.Port(t) // that the kernel gives nobody meanwhile
+		squatter, err := net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(port)))
 		if err != nil {
 			t.Fatal(err)
 		}
-		port := squatter.Addr().(*net.TCPAddr).Port
 		if _, _, err := Listen(port); !errors.Is(err, unix.EADDRINUSE) {
 			t.Errorf("beside a program at %s: %v", squatter.Addr(), err)
 		}
