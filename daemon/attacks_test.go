@@ -739,6 +739,10 @@ func TestRunsAsOwner(t *testing.T) {
 			t.Errorf("%+v", s)
 		}
 	}
+	testkit.Eventually(t, "the app says who runs it", func() bool {
+		b, err := os.ReadFile(filepath.Join(bob.ws, "who-ran"))
+		return err == nil && len(b) > 0
+	})
 	for name, want := range map[string]string{"who-ran": "9\n", "who-asked": "9\n", "groups": "9\n"} {
 		if b, err := os.ReadFile(filepath.Join(bob.ws, name)); err != nil || string(b) != want {
 			t.Errorf("%s: %q, %v", name, b, err)

@@ -68,8 +68,8 @@ func TestLongDomainOnCeph(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.put(t, "one")
-	one := w.create(t, ipc.CreateRequest{})
-	if !one.Quiesced || one.VMSnapshotID == nil || len(one.Warnings) > 0 {
+	one := createQuiesced(t, w.d)
+	if one.VMSnapshotID == nil || len(one.Warnings) > 0 {
 		t.Fatalf("%+v", one)
 	}
 	w.put(t, "two")

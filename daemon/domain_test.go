@@ -165,6 +165,22 @@ func stagesOf(res ipc.RollbackResult) string {
 	return strings.Join(list, ", ")
 }
 
+// createQuiesced makes checkpoints until one is quiesced and warns of nothing: an emulated guest may need more than the five seconds that it
+// has to freeze its filesystems, and to thaw them.
+func createQuiesced(t *testing.T, d *daemon.Daemon) (cp ipc.Checkpoint) {
+	t.Helper()
+	waitFor(t, "a checkpoint is quiesced", func() bool {
+		var err error
+		cp, err = d.Create(t.Context(), root, "shop", ipc.CreateRequest{})
+		check(t, err)
+		if !cp.Quiesced || len(cp.Warnings) > 0 {
+			t.Logf("quiesced %t, warnings %q", cp.Quiesced, cp.Warnings)
+		}
+		return cp.Quiesced && len(cp.Warnings) == 0
+	})
+	return cp
+}
+
 // testDomain goes back and forth between three states of an app with files, a
 // database and a guest, in random order: they always agree, and so do the two disks.
 func testDomain(t *testing.T) {
@@ -174,11 +190,7 @@ func testDomain(t *testing.T) {
 	var ids []ipc.CheckpointID
 	for _, word := range []string{"one", "two", "three"} {
 		w.put(t, word)
-		var cp ipc.Checkpoint
-		waitFor(t, "the emulated guest freezes its filesystems within five seconds", func() bool {
-			cp = w.create(t, ipc.CreateRequest{})
-			return cp.Quiesced
-		})
+		cp := createQuiesced(t, w.d)
 		if cp.VMSnapshotID == nil || cp.FilesSnapshot == nil || cp.DBSnapshotID == nil || len(cp.Warnings) > 0 {
 			t.Fatalf("%+v", cp)
 		}
@@ -265,10 +277,7 @@ func testDomainUnit(t *testing.T) {
 		t.Fatalf("registered with unit %q, %s", app.Unit, app.State)
 	}
 	w.put(t, "one")
-	cp, err := d.Create(t.Context(), root, "shop", ipc.CreateRequest{})
-	if err != nil || !cp.Quiesced {
-		t.Fatalf("%+v, %v", cp, err)
-	}
+	cp := createQuiesced(t, d)
 	w.put(t, "two")
 	res, err := d.Rollback(t.Context(), root, "shop", cp.ID, ipc.RollbackRequest{}, nil)
 	if err != nil {
@@ -286,9 +295,7 @@ func testDomainUnit(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.Do(t, "sh echo up >/tmp/up")
-	if cp, err = d.Create(t.Context(), root, "shop", ipc.CreateRequest{}); err != nil || !cp.Quiesced {
-		t.Fatalf("%+v, %v", cp, err)
-	}
+	cp = createQuiesced(t, d)
 	run(t, s, "systemctl", "is-active", unit)
 	if got := w.Do(t, "sh cat /tmp/up"); got != "up|" {
 		t.Errorf("the guest was stopped for a checkpoint: %q", got)

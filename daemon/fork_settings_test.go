@@ -38,7 +38,7 @@ func testForkSettings(t *testing.T) {
 	var skew atomic.Int64 // the daemon asks for the time in the background too
 	warned := &warnings{Handler: slog.DiscardHandler}
 	opt := daemon.Options{
-		StateDir: filepath.Join(around, "daemon"), StopTimeout: 10 * time.Second, Steady: steady, Log: slog.New(warned),
+		StateDir: filepath.Join(around, "daemon"), StopTimeout: 10 * time.Second, Steady: steady, ExpireEvery: time.Hour, Log: slog.New(warned),
 		Now: func() time.Time { return time.Now().Add(time.Duration(skew.Load())) },
 	}
 	d := openForks(t, opt)

@@ -155,7 +155,7 @@ func testForksOfOthers(t *testing.T) {
 	var skew atomic.Int64
 	holdAt.Store("")
 	held, goOn := make(chan bool), make(chan bool)
-	opt := daemon.Options{Watches: -1, StateDir: w.state(), StopTimeout: time.Minute, Steady: steady}
+	opt := daemon.Options{Watches: -1, StateDir: w.state(), StopTimeout: time.Minute, Steady: steady, ExpireEvery: time.Hour}
 	opt.Now = func() time.Time { return time.Now().Add(time.Duration(skew.Load())) }
 	opt.Failpoint = func(step string) error {
 		if step == holdAt.Load() && holdAt.CompareAndSwap(step, "") {

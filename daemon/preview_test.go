@@ -21,7 +21,7 @@ import (
 // what was foreseen with what a rollback then does.
 func testDryRun(t *testing.T) {
 	t.Parallel()
-	c := pgtest.Start(t, pgtest.Options{Dir: quickDir(t)})
+	c := pgtest.Start(t, pgtest.Options{Dir: quickDir(t), Settings: map[string]string{"autovacuum": "off"}}) // it would count as a transaction
 	w := newWorld(t, c)
 	d := w.open(t)
 	defer w.close(t, d)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -56,7 +57,10 @@ func newRecorded(t *testing.T) *recorded {
 	}
 	r.take(t, d, "four", ipc.CreateRequest{Pinned: true})
 	r.want = listed(t, d)
-	sh(t, `mkdir "$1/template" && cp -a "$1/ws" "$1/state" "$1/template"`, r.dir) // the daemon is idle, and not closed
+	check(t, os.Mkdir(filepath.Join(r.dir, "template"), 0o700))
+	for _, name := range []string{"ws", "state"} { // the daemon is idle, and not closed
+		copyInUse(t, filepath.Join(r.dir, name), filepath.Join(r.dir, "template", name))
+	}
 	r.close(t, d)
 	for _, name := range []string{"mulligan.db", "mulligan.db-wal"} {
 		if info, err := os.Stat(filepath.Join(r.dir, "template", "state", name)); err != nil || info.Size() < 16<<10 {
@@ -384,11 +388,25 @@ func (w world) roots(t *testing.T, id string) (n int) {
 	return n
 }
 
+// copyInUse copies a folder of a daemon that runs. It copies the folder again where a file went away meanwhile, as those of a content store do
+// that is tidied up: cp fails then.
+func copyInUse(t *testing.T, from, to string) {
+	t.Helper()
+	testkit.Eventually(t, "a copy of "+from, func() bool {
+		check(t, os.RemoveAll(to))
+		out, err := exec.Command("cp", "-a", from, to).CombinedOutput()
+		if err != nil {
+			t.Logf("%v: %s", err, out)
+		}
+		return err == nil
+	})
+}
+
 // rootsIn returns the names of the roots in a content store, which may be open.
 func rootsIn(t *testing.T, dir string) (names []string) {
 	t.Helper()
 	look := filepath.Join(t.TempDir(), "look")
-	sh(t, `cp -a "$1" "$2"`, dir, look)
+	copyInUse(t, dir, look)
 	s, err := cas.Open(look, cas.Options{})
 	if err != nil {
 		t.Fatal(err)

@@ -337,7 +337,7 @@ func (w world) onlyIn(t *testing.T, id ipc.CheckpointID, kind int) (path string,
 func testRemotePruned(t *testing.T) {
 	b, w := newBucket(t), newWorld(t, nil)
 	opt := w.options()
-	now := time.Now()
+	now := time.Now().UTC().Truncate(24 * time.Hour).Add(12 * time.Hour) // all checkpoints are of one day
 	var late atomic.Int64
 	opt.Now = func() time.Time { return now.Add(time.Duration(late.Load())) }
 	d := w.openAs(t, opt)

@@ -19,7 +19,7 @@ import (
 
 // followed waits until the app's files are followed.
 func followed(ctx context.Context, d *daemon.Daemon) error {
-	for range 3000 {
+	for end := time.Now().Add(testkit.Patience); time.Now().Before(end); {
 		a, err := d.App(ctx, root, "shop")
 		if err != nil {
 			return err

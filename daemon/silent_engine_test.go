@@ -141,7 +141,7 @@ func TestSilentEngine(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
 	defer cancel()
 	e, socket, _ := startSilencer(t)
-	opt := daemon.Options{StateDir: filepath.Join(t.TempDir(), "state"), StopTimeout: 2 * time.Second, Steady: steady, Engines: time.Second}
+	opt := daemon.Options{StateDir: filepath.Join(t.TempDir(), "state"), StopTimeout: 2 * time.Second, Steady: steady, Engines: 3 * time.Second}
 	d := openForks(t, opt)
 	shop, well := workspace(t), workspace(t)
 	for _, spec := range []ipc.App{{Slug: "shop", Workspace: shop, Unit: "container:web", Engine: socket}, {Slug: "well", Workspace: well}} {

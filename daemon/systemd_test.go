@@ -12,6 +12,7 @@ import (
 	"mulligan/errs"
 	"mulligan/ipc"
 	"mulligan/systemd/systemdtest"
+	"mulligan/testkit"
 )
 
 var root = ipc.Caller{UID: 0, PID: 1, Exe: "test"}
@@ -19,8 +20,14 @@ var root = ipc.Caller{UID: 0, PID: 1, Exe: "test"}
 // openHost opens a host daemon whose systemd is h.
 func openHost(t *testing.T, h *systemdtest.Host) *daemon.Daemon {
 	t.Helper()
+	return openHostWith(t, h, testkit.Patience)
+}
+
+// openHostWith is openHost with a limit on how long a unit may take to stop.
+func openHostWith(t *testing.T, h *systemdtest.Host, stop time.Duration) *daemon.Daemon {
+	t.Helper()
 	d, err := daemon.Open(t.Context(), daemon.Options{
-		StateDir: filepath.Join(t.TempDir(), "state"), BusAddress: h.Address, StopTimeout: 2 * time.Second, Steady: steady,
+		StateDir: filepath.Join(t.TempDir(), "state"), BusAddress: h.Address, StopTimeout: stop, Steady: steady,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -131,7 +138,7 @@ func testUnitThatWontStop(t *testing.T) {
 	ws := workspace(t)
 	h.WriteUnit(t, "stubborn.service", "[Service]\nExecStart=/bin/sh -c 'trap \"\" TERM; while :; do sleep 0.1; done'\nTimeoutStopSec=infinity\nKillMode=process\nWorkingDirectory="+ws+"\n")
 	run(t, h, "systemctl", "start", "stubborn.service")
-	d := openHost(t, h)
+	d := openHostWith(t, h, 2*time.Second)
 	if _, err := d.AddApp(t.Context(), root, ipc.App{Slug: "shop", Workspace: ws, Unit: "stubborn.service"}); err != nil {
 		t.Fatal(err)
 	}

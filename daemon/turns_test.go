@@ -158,7 +158,7 @@ func TestTurnEndsAfterKill(t *testing.T) {
 		ended <- err
 	}()
 	waitFor(t, "the end of the turn waits for the files", func() bool { return waitsIn(t, "turns.(*Tracker).Flush(") })
-	sh(t, `cp -a "$1/state" "$1/killed"`, w.dir) // what a daemon leaves that is killed now
+	copyInUse(t, w.state(), filepath.Join(w.dir, "killed")) // what a daemon leaves that is killed now
 	release()
 	check(t, <-ended)
 	w.close(t, d)
@@ -254,7 +254,7 @@ func TestUndoOfAnOpenTurn(t *testing.T) {
 	sh(t, `sqlite3 "$1/other.db" "CREATE TABLE words (word); INSERT INTO words VALUES ('zero')"`, w.ws())
 	var looking atomic.Bool
 	var captured atomic.Int32 // while the daemon looks for what the turn wrote
-	d := w.failing(t, func(step string) error {
+	d := w.patient(t, func(step string) error {
 		switch {
 		case step == "record checkpoint": // of the turn
 			looking.Store(false)
@@ -423,7 +423,7 @@ func TestTurnGoesOn(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
 	var fails atomic.Bool
-	d := w.failing(t, func(step string) error {
+	d := w.patient(t, func(step string) error {
 		if step == "prepare: stage" && fails.CompareAndSwap(true, false) {
 			return errors.New("no room to prepare")
 		}
@@ -801,7 +801,7 @@ func TestTurnBeginsBeforeTheLastIsCaptured(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, nil)
 			at, held, release := hold(t, "capture db:shop")
-			d := w.failing(t, at)
+			d := w.patient(t, at)
 			defer func() { w.close(t, d) }()
 			defer release()
 			on := true
@@ -820,7 +820,7 @@ func TestTurnBeginsBeforeTheLastIsCaptured(t *testing.T) {
 			check(t, err)
 			write(t, w.ws(), "file2", "two")
 			if name == "killed" {
-				sh(t, `cp -a "$1/state" "$1/killed"`, w.dir) // what a daemon leaves that is killed now
+				copyInUse(t, w.state(), filepath.Join(w.dir, "killed")) // what a daemon leaves that is killed now
 				release()
 				w.close(t, d)
 				sh(t, `rm -r "$1/state" && mv "$1/killed" "$1/state"`, w.dir)
@@ -853,7 +853,7 @@ func TestWriteWhileATurnEnds(t *testing.T) { // alone, so that it sees its own g
 	w := newWorld(t, nil)
 	var armed atomic.Bool
 	at, held, release := hold(t, "capture db:shop")
-	d := w.failing(t, func(step string) error {
+	d := w.patient(t, func(step string) error {
 		if armed.Load() {
 			return at(step)
 		}
@@ -954,15 +954,14 @@ func TestDatabasesAfterFiles(t *testing.T) {
 	}
 	gates := make(chan chan struct{}, 1)
 	opt := w.options()
-	opt.User, opt.QuietGap = true, time.Hour
+	opt.User, opt.QuietGap, opt.AgentWait = true, time.Hour, testkit.Patience
 	opt.Failpoint = func(step string) error {
+		if step != "capture db:shop" {
+			return nil
+		}
 		select {
 		case gate := <-gates:
-			if step == "capture db:shop" {
-				<-gate
-			} else {
-				gates <- gate
-			}
+			<-gate
 		default:
 		}
 		return nil

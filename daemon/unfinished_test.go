@@ -116,6 +116,14 @@ func (w world) failing(t *testing.T, fails func(step string) error) *daemon.Daem
 	return d
 }
 
+// patient is failing, with agents that wait until a turn's begin is exact, and ends of turns that compare the databases, however long that takes.
+func (w world) patient(t *testing.T, fails func(step string) error) *daemon.Daemon {
+	t.Helper()
+	opt := w.options()
+	opt.Failpoint, opt.AgentWait, opt.CompareTime = fails, testkit.Patience, testkit.Patience
+	return w.openAs(t, opt)
+}
+
 // A rollback fails, and so does putting one of the layers back: the others are put back, the
 // app has a problem, and is whole and up once the last can be.
 func TestPutBackThatFails(t *testing.T) {

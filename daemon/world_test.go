@@ -230,7 +230,7 @@ const steady = 20 * time.Millisecond
 // options has no app followed that asks for no automatic checkpoints: that would begin at some time or other, and the steps of an operation
 // differ with it.
 func (w world) options() daemon.Options {
-	return daemon.Options{Watches: -1, StateDir: w.state(), User: w.busRoot == "", StopTimeout: time.Minute, Steady: steady, StartWait: testkit.Patience, BusAddress: w.bus, BusRoot: w.busRoot}
+	return daemon.Options{Watches: -1, StateDir: w.state(), User: w.busRoot == "", StopTimeout: time.Minute, Steady: steady, StartWait: testkit.Patience, ExpireEvery: time.Hour, BusAddress: w.bus, BusRoot: w.busRoot}
 }
 
 func (w world) open(t tester) *daemon.Daemon {

@@ -11,12 +11,9 @@ import (
 	"mulligan/errs"
 )
 
-// expireEvery is how often forks are looked at.
-const expireEvery = time.Minute
-
 // ExpireForks drops forks that nobody touched for long, again and again until ctx ends.
 func (s *Service) ExpireForks(ctx context.Context) {
-	tick := time.NewTicker(expireEvery)
+	tick := time.NewTicker(s.opt.ExpireEvery)
 	defer tick.Stop()
 	begun := s.opt.Now()
 	for {

@@ -30,6 +30,8 @@ type Options struct {
 	Notes       int           // apps without automatic checkpoints whose changes are noted, unless their settings ask for it; default mostNotes
 	StartWait   time.Duration // how long a start waits for the apps to be ready before anybody is answered; default 10 s
 	UpkeepEvery time.Duration // between looks after what drivers do in the background; default 5 s
+	ExpireEvery time.Duration // between looks for forks that nobody touched for long; default 1 min
+	CompareTime time.Duration // how long the end of a turn may compare the databases, during which nothing else is done to the app; default 5 s
 	BusAddress  string        // of systemd's D-Bus; default the system's or the user's
 	BusRoot     string        // where this process sees systemd's root folder; default /
 	Log         *slog.Logger
@@ -77,6 +79,12 @@ func (o *Options) SetDefaults() {
 	}
 	if o.UpkeepEvery == 0 {
 		o.UpkeepEvery = 5 * time.Second
+	}
+	if o.ExpireEvery == 0 {
+		o.ExpireEvery = time.Minute
+	}
+	if o.CompareTime == 0 {
+		o.CompareTime = 5 * time.Second
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)

@@ -206,9 +206,10 @@ func TestPipeOfAnEarlierRun(t *testing.T) {
 	fd, err := unix.Open(fmt.Sprintf("/proc/%d/fd/1", state(t, p).MainPID), unix.O_RDWR|unix.O_NONBLOCK, 0) // as one that was lost sight of
 	must(t, err)
 	defer unix.Close(fd)
+	until(t, "logged", func() bool { return strings.Count(logged(t, p), "\n") == 1 })
 	must(t, p.Stop(t.Context()))
 	must(t, p.Start(t.Context()))
-	until(t, "logged", func() bool { return strings.Count(logged(t, p), "\n") == 2 })
+	until(t, "logged again", func() bool { return strings.Count(logged(t, p), "\n") == 2 })
 	if n, err := unix.Read(fd, make([]byte, 100)); !errors.Is(err, unix.EAGAIN) {
 		t.Errorf("read %d bytes, %v", n, err)
 	}

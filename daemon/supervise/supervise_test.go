@@ -178,6 +178,7 @@ func TestStartStop(t *testing.T) {
 	if in, err := os.Readlink(fmt.Sprintf("/proc/%d/fd/0", st.MainPID)); err != nil || in != "/dev/null" {
 		t.Errorf("its input is %s, %v", in, err)
 	}
+	until(t, "written", func() bool { return strings.HasSuffix(logged(t, p), "oops\n") })
 	must(t, p.Stop(ctx))
 	if alive(st.MainPID) {
 		t.Error("it still runs")
@@ -297,12 +298,12 @@ func TestStopWhileRestarting(t *testing.T) {
 func TestStubborn(t *testing.T) {
 	dir := t.TempDir()
 	cfg := script(dir, "trap '' TERM; echo $$ > "+dir+"/ready; while :; do sleep 1000; done")
-	cfg.StopTimeout = 3 * time.Second
+	cfg.StopTimeout = 6 * time.Second // all that is looked at while it is stopped is looked at within this time
 	p := supervise(t, cfg)
 	must(t, p.Start(t.Context()))
 	pid := pidFrom(t, dir+"/ready")
 
-	short, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	short, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	wantErr(t, p.Stop(short), errs.Failed, "stop shop", "still ", fmt.Sprintf("pid %d (sh)", pid))
 	until(t, "being stopped", func() bool { return state(t, p).Active == "deactivating" })

@@ -3,7 +3,6 @@ package turns
 import (
 	"context"
 	"strings"
-	"time"
 
 	"mulligan/daemon/checkpoint"
 	"mulligan/daemon/layer"
@@ -12,12 +11,8 @@ import (
 	"mulligan/snap"
 )
 
-const (
-	// listTime bounds how long the comparison of the databases at the end of a turn may take, during which nothing else is done to the app.
-	listTime = 5 * time.Second
-	// maxListed bounds the changes of a database that a turn's record has.
-	maxListed = 20
-)
+// maxListed bounds the changes of a database that a turn's record has.
+const maxListed = 20
 
 // quickly reports whether the databases were captured in a moment when the turn began. If they were not, capturing them again at its
 // end, only to say what the turn did to them, would keep the agent and the app waiting.
@@ -27,7 +22,7 @@ func (t *Tracker) quickly(ctx context.Context, o *openTurn) bool {
 	case <-ctx.Done():
 		return false
 	}
-	return o.took <= listTime
+	return o.took <= t.svc.opt.CompareTime
 }
 
 // databasesDiffer reports whether anything but files differs from its state at the turn's start. It looks no further than to the first
@@ -57,7 +52,7 @@ func (t *Tracker) compareAll(ctx context.Context, o *openTurn, all bool) (list [
 	if len(before) == 0 {
 		return nil, false
 	}
-	ctx, cancel := context.WithTimeout(ctx, listTime)
+	ctx, cancel := context.WithTimeout(ctx, t.svc.opt.CompareTime)
 	defer cancel()
 	release, err := t.svc.apps.AcquireBrief(ctx, t.a, "look for changes of turn "+string(o.Rec.ID))
 	if err != nil {
