@@ -168,6 +168,12 @@ func (s *stage) shop() *engine.Project {
 	s.t.Helper()
 	s.run(spec{name: "shop-db-1", service: "db", project: "shop", volume: "shop_rows", restart: "always",
 		command: "echo up >/data/up; trap 'rm /data/up; exit 0' TERM; sleep 1000000 & wait", health: []string{"CMD", "test", "-e", "/data/up"}})
+	testkit.Eventually(s.t, "the database is up", func() bool {
+		v, err := s.api.VolumeInspect(context.Background(), "shop_rows", client.VolumeInspectOptions{})
+		must(s.t, err)
+		_, err = os.Stat(filepath.Join(v.Volume.Mountpoint, "up"))
+		return err == nil
+	})
 	s.run(spec{name: "shop-web-1", service: "web", project: "shop", depends: "db:service_healthy:false", command: "test -e /data/up || exit 3; " + wait, volume: "shop_rows"})
 	s.make(spec{name: "shop-job-1", service: "job", project: "shop", command: wait})
 	return s.project("compose:shop")

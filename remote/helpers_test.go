@@ -145,6 +145,14 @@ func (h *host) change(n, size int, random *rand.Rand) {
 	}
 }
 
+// replace gives the first n things other contents.
+func (h *host) replace(n, size int) {
+	for i := range n {
+		name := fmt.Sprintf("file-%04d", i)
+		h.content[name] = testkit.Bytes(h.t, size, name, "replaced")
+	}
+}
+
 // lose deletes a checkpoint here.
 func (h *host) lose(id string) {
 	h.t.Helper()

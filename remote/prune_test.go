@@ -150,8 +150,9 @@ func testPruneCutShort(t *testing.T, s servers) {
 			h := newHost(t, server.Endpoint)
 			h.write(15, 3000)
 			h.push("cp-0")
+			h.replace(10, 3000) // so much that the first pack is not worth keeping
 			for i := range 4 {
-				h.change(8, 3000, random)
+				h.change(3, 3000, random)
 				h.push(fmt.Sprint("cp-", i+1))
 			}
 			h.lose("cp-0")
@@ -197,7 +198,7 @@ func testPruneOfTwoHosts(t *testing.T, s servers) {
 	random := testkit.Rand(t)
 	a.write(20, 2000)
 	a.push("cp-1")
-	a.change(25, 2000, random)
+	a.replace(15, 2000) // so much that the first pack is not worth keeping
 	a.push("cp-2")
 
 	hist, err := a.read() // a clone begins

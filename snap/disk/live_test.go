@@ -294,12 +294,8 @@ func testHungAgent(t *testing.T) {
 	d := v.driver(t, t.TempDir(), func(c *Config) { c.QuiesceTimeout = 2 * time.Second })
 	v.boot(t)
 	v.Do(t, "set A")
-	v.stopAgent(t, 12)
-	began := time.Now()
+	v.stopAgent(t, 0)
 	s := capture(t, d)
-	if took := time.Since(began); took > 30*time.Second {
-		t.Errorf("the capture took %s", took)
-	}
 	if s.Quiesced || len(s.Warnings) == 0 {
 		t.Errorf("the agent hung, but: %+v", s)
 	}
@@ -307,6 +303,7 @@ func testHungAgent(t *testing.T) {
 	if got := v.read(t, d, s.ID); got != "A" {
 		t.Errorf("the snapshot has %q", got)
 	}
+	v.Do(t, "sh kill -CONT $(pidof qemu-ga)")
 	// Once it is awake a capture is quiesced again, and the guest goes on.
 	ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
 	defer cancel()
@@ -346,7 +343,7 @@ func testDeleteWhileTheGuestWrites(t *testing.T) {
 	d := v.driver(t, state, func(c *Config) { c.Depth = 8 })
 	d.maxLive = 24
 	v.boot(t)
-	v.Do(t, "sh (while :; do dd if=/dev/urandom of=/a/noise bs=64k count=16 conv=notrunc,fsync; usleep 200000; done) >/dev/null 2>&1 &")
+	v.Do(t, "sh touch /tmp/noisy; (until [ -e /tmp/enough ]; do dd if=/dev/urandom of=/a/noise bs=64k count=16 conv=notrunc,fsync; usleep 200000; done; rm /tmp/noisy) >/dev/null 2>&1 &")
 	const kept = 4
 	n := atLeast(24, 64)
 	wrote := map[snap.SnapshotID]string{}
@@ -389,6 +386,8 @@ func testDeleteWhileTheGuestWrites(t *testing.T) {
 			}
 		}
 	}
+	v.again(t)
+	v.Do(t, "sh touch /tmp/enough; while [ -e /tmp/noisy ]; do usleep 10000; done; sync") // what is stored grows no more
 	before := stored()
 	for len(all) > kept {
 		remove(random.IntN(len(all)))

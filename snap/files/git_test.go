@@ -92,15 +92,19 @@ func TestGitAtWork(t *testing.T) {
 			if follow {
 				f.follow(t)
 			}
+			whole := 0
 			for range rounds {
-				gitRound(t, f, r)
+				whole += gitRound(t, f, r)
+			}
+			if whole == 0 {
+				t.Error("no checkpoint was whole")
 			}
 		})
 	}
 }
 
-// gitRound captures as often as it can while git works, and goes back to everything captured.
-func gitRound(t *testing.T, f *followed, r *rand.Rand) {
+// gitRound captures as often as it can while git works, goes back to everything captured, and returns how much of it is said to be whole.
+func gitRound(t *testing.T, f *followed, r *rand.Rand) (whole int) {
 	t.Helper()
 	done := make(chan error, 1)
 	work := rand.New(rand.NewPCG(r.Uint64(), 1))
@@ -123,7 +127,7 @@ func gitRound(t *testing.T, f *followed, r *rand.Rand) {
 		}
 	}
 	last := f.capture(t)
-	whole, warned := 0, 0
+	warned := 0
 	for _, s := range shots {
 		if strings.Contains(strings.Join(s.Warnings, "\n"), ".git") {
 			warned++
@@ -140,9 +144,7 @@ func gitRound(t *testing.T, f *followed, r *rand.Rand) {
 	}
 	f.restore(t, last.ID)
 	t.Logf("%d checkpoints while git worked: %d whole, %d with a warning", len(shots), whole, warned)
-	if whole == 0 {
-		t.Error("no checkpoint was whole")
-	}
+	return whole
 }
 
 // TestGitLock: a lock that git holds all the time is captured, and spoken of.

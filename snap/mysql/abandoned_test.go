@@ -25,9 +25,13 @@ func TestAbandoned(t *testing.T) {
 	s.reopen(t)
 	sw, err := s.driver.Prepare(t.Context(), snap.RestoreRequest{ID: "op-abandoned", Target: "db-target", Base: "db-base"})
 	check(t, err)
-	s.driver.abandoned = 3 * time.Second // a slow machine comes to the exchange in less
+	s.driver.abandoned = 8 * time.Second // a slow machine comes to the exchange in less
 	go func() { done <- sw.Commit(t.Context()) }()
-	<-stands
+	select {
+	case <-stands:
+	case err := <-done:
+		t.Fatalf("it ended before that: %v", err)
+	}
 	s.sql(t, s.db, "SET lock_wait_timeout = 150; ALTER TABLE parent ADD added INT")
 	close(goOn)
 	if err := <-done; err == nil {
@@ -40,7 +44,7 @@ func TestAbandoned(t *testing.T) {
 // testNotAbandoned: a session is not abandoned while the daemon digests the rows of a large table without a key.
 func testNotAbandoned(t *testing.T) {
 	s := newSubject(t, sharedServer(t))
-	s.driver.abandoned = 4 * time.Second // a slow machine is silent for less
+	s.driver.abandoned = 6 * time.Second // a slow machine is silent for less
 	digested := 0
 	s.driver.digesting = func() {
 		if digested++; digested > 1 {

@@ -252,7 +252,7 @@ func TestWriteAtTheLastMoment(t *testing.T) {
 // TestSnapshotUnderWay: a capture has what was written before it began, although the server is at work on an older snapshot for another replica.
 func TestSnapshotUnderWay(t *testing.T) {
 	s := newSubject(t)
-	check(t, s.db.ConfigSet(t.Context(), "rdb-key-save-delay", "100000").Err()) // microseconds: the snapshot takes seconds
+	check(t, s.db.ConfigSet(t.Context(), "rdb-key-save-delay", "250000").Err()) // microseconds: the snapshot takes seconds
 	first := make(chan error, 1)
 	go func() { first <- s.capture("db-1") }()
 	saves := func() bool {
@@ -292,7 +292,7 @@ func TestSnapshotUnderWay(t *testing.T) {
 // What has expired since does not come back, and is no mismatch.
 func TestExpired(t *testing.T) {
 	s := newSubject(t)
-	check(t, s.db.Set(t.Context(), "short", "x", 5*time.Second).Err()) // it is captured before that
+	check(t, s.db.Set(t.Context(), "short", "x", 10*time.Second).Err()) // it is captured before that
 	check(t, s.db.Set(t.Context(), "long", "x", time.Hour).Err())
 	check(t, s.capture("db-target"))
 	check(t, s.db.Del(t.Context(), "long").Err())

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"mulligan/testkit"
 )
 
 // GuestOptions say what a guest has.
@@ -161,7 +163,7 @@ qemu-img convert -O qcow2 "$1.raw" "$1"; rm "$1.raw"`
 }
 
 // bootTimeout bounds a boot under emulation, which takes seconds on an idle machine.
-const bootTimeout = 3 * time.Minute
+const bootTimeout = testkit.Patience
 
 // WaitReady connects to the guest, which has been started, and waits until its
 // program answers.
@@ -226,7 +228,7 @@ func (g *Guest) Ask(command string, timeout time.Duration) (string, error) {
 // Do is Ask that must succeed.
 func (g *Guest) Do(t testing.TB, command string) string {
 	t.Helper()
-	answer, err := g.Ask(command, time.Minute)
+	answer, err := g.Ask(command, testkit.Patience)
 	if err != nil {
 		t.Fatalf("guest %s: %v", g.Name, err)
 	}

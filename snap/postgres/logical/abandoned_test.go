@@ -25,9 +25,13 @@ func TestAbandoned(t *testing.T) {
 		return nil
 	}
 	s.Reopen(t)
-	s.driver.abandoned = 4 * time.Second // a slow machine comes to the rows in less
+	s.driver.abandoned = 10 * time.Second // a slow machine comes to the rows in less
 	go func() { done <- tryCapture(t, s.driver) }()
-	<-stands
+	select {
+	case <-stands:
+	case err := <-done:
+		t.Fatalf("it ended before that: %v", err)
+	}
 	s.as(t, "SET lock_timeout = '150s'; ALTER TABLE api.docs ADD added int")
 	close(goOn)
 	if err := <-done; errs.KindOf(err) != errs.Unavailable {
@@ -48,7 +52,7 @@ func testNotAbandoned(t *testing.T) {
 	}
 	s.cfg.BinDirs = []string{dir}
 	s.Reopen(t)
-	s.driver.abandoned = 4 * time.Second
+	s.driver.abandoned = 8 * time.Second // a slow machine pings the server in less
 	done := make(chan error, 1)
 	go func() { done <- tryCapture(t, s.driver) }()
 	testkit.Eventually(t, "pg_dump takes long", func() bool {
@@ -57,7 +61,7 @@ func testNotAbandoned(t *testing.T) {
 			t.Fatalf("the capture ended: %v", err)
 		default:
 		}
-		return c.Psql(t, "postgres", "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'mulligan' AND now() - xact_start > '12s'") != "0"
+		return c.Psql(t, "postgres", "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'mulligan' AND now() - xact_start > '24s'") != "0"
 	})
 	check(t, os.Remove(gate))
 	check(t, <-done)
