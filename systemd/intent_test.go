@@ -13,11 +13,11 @@ func TestIntent(t *testing.T) {
 	units := map[string]string{
 		"never.service":  "[Service]\nExecStart=/bin/sleep 1000\n",
 		"plain.service":  "[Service]\nExecStart=/bin/sleep 1000\n",
-		"rude.service":   "[Service]\nExecStart=/bin/sh -c 'trap \"exit 143\" TERM; while :; do sleep 0.05; done'\nSuccessExitStatus=0\n",
+		"rude.service":   "[Service]\nType=notify\nNotifyAccess=all\nExecStart=/bin/sh -c 'trap \"exit 143\" TERM; systemd-notify --ready; while :; do sleep 0.05; done'\nSuccessExitStatus=0\n",
 		"ends.service":   "[Service]\nExecStart=/bin/true\n",
 		"loops.service":  "[Unit]\nStartLimitBurst=3\n[Service]\nRestart=on-failure\nRestartSec=1ms\nExecStart=/bin/sh -c 'exit 3'\n",
 		"waits.service":  "[Service]\nRestart=on-failure\nRestartSec=600\nExecStart=/bin/sh -c 'exit 3'\n",
-		"slow.service":   "[Service]\nExecStart=/bin/sh -c 'trap \"\" TERM; while :; do sleep 0.05; done'\nTimeoutStopSec=600\n",
+		"slow.service":   "[Service]\nType=notify\nNotifyAccess=all\nExecStart=/bin/sh -c 'trap \"\" TERM; systemd-notify --ready; while :; do sleep 0.05; done'\nTimeoutStopSec=600\n",
 		"dies.service":   "[Service]\nExecStart=/bin/sh -c 'exit 3'\nExecStopPost=/bin/sleep 600\n",
 		"again.service":  "[Service]\nExecStart=/bin/sleep 1000\n",
 		"remain.service": "[Service]\nType=oneshot\nRemainAfterExit=yes\nExecStart=/bin/true\n",
@@ -37,7 +37,7 @@ func TestIntent(t *testing.T) {
 			exec("start", "--no-block", name)
 		}
 	}
-	up := func(s systemd.Status) bool { return s.Running() }
+	up := func(s systemd.Status) bool { return s.Active == "active" } // those that notify have set their traps then
 	for _, name := range []string{"plain.service", "rude.service", "slow.service", "again.service", "remain.service"} {
 		until(t, m.Unit(name), "up", up)
 	}

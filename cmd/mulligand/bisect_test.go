@@ -203,7 +203,7 @@ func testBisectByHealth(t *testing.T) {
 	d := startDaemon(t)
 	a := newForkable(t, d)
 	// An app that does not answer yet is not healthy. The time is that of a start on a slow host.
-	d.must("app", "set", "--app", "shop", "auto=true", "health.command="+`["sh", "-c", "`+filepath.Join(a.ws, "app")+` visit `+a.addr+` | grep -v broken"]`, "health.timeout=8s")
+	d.must("app", "set", "--app", "shop", "auto=true", "health.command="+`["sh", "-c", "`+filepath.Join(a.ws, "app")+` visit `+a.addr+` | grep -v broken"]`, "health.timeout=30s")
 	hook := func(event, word string) {
 		t.Helper()
 		cmd := exec.Command(filepath.Join(bin, "mulligan"), "hook", "claude-code")

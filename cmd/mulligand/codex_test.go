@@ -328,7 +328,7 @@ func TestDoctorAsksCodex(t *testing.T) {
 	s.close()
 	program := filepath.Join(fromNPM(t, "codex", 400), "@openai", "codex-linux-x64", "vendor", "x86_64-unknown-linux-musl", "bin")
 	c.env = append(c.env, "PATH="+program+":"+os.Getenv("PATH"))
-	finding := func() (said string) {
+	look := func() (said string) {
 		t.Helper()
 		out, _ := c.command(filepath.Join(bin, "mulligan"), "doctor", "--json").Output() // other problems of this host are not the test's
 		var r struct {
@@ -342,6 +342,14 @@ func TestDoctorAsksCodex(t *testing.T) {
 				said += check.State + ": " + check.Finding
 			}
 		}
+		return said
+	}
+	finding := func() (said string) {
+		t.Helper()
+		eventually(t, "Codex answers in the time that doctor gives it", func() bool {
+			said = look()
+			return !strings.Contains(said, "could not be asked")
+		})
 		return said
 	}
 	if said := finding(); !strings.HasPrefix(said, "problem: Codex does not run mulligan's hooks until you trust them (") {

@@ -112,7 +112,7 @@ func TestHookTurn(t *testing.T) {
 	if len(turns) == 0 || turns[0].Inferred || turns[0].Agent != "claude-code" || turns[0].ConversationID != "s1" || turns[0].CheckpointID == nil || turns[0].EndedAt == nil {
 		t.Fatalf("turns: %+v\n%s", turns, h.log())
 	}
-	if c := turns[0].Calls; len(c) != 2 || c[1].ID != "toolu_1" || c[1].Tool != "Bash" || c[1].EndedAt == nil || !c[1].Exact {
+	if c := turns[0].Calls; len(c) != 2 || c[1].ID != "toolu_1" || c[1].Tool != "Bash" || c[1].EndedAt == nil {
 		t.Errorf("calls: %+v", c)
 	}
 	h.d.must("rollback", string(*turns[0].CheckpointID), "--app", "shop")

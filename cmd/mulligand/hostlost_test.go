@@ -439,8 +439,13 @@ func think(t *testing.T, d *daemonProcess, n int) {
 	if err != nil || len(turns) == 0 {
 		t.Fatalf("turn %d: %+v %v", n, turns, err)
 	}
-	c, err := d.client.BeginCall(t.Context(), "shop", turns[0].ID, ipc.BeginCall{CallID: ipc.CallID(fmt.Sprint("thinking-", n)), Tool: "Think", Before: true, DeadlineMS: 10_000})
-	if err != nil || !c.Exact {
-		t.Fatalf("turn %d: %+v %v", n, c, err)
+	for end := time.Now().Add(testkit.Patience); ; {
+		c, err := d.client.BeginCall(t.Context(), "shop", turns[0].ID, ipc.BeginCall{CallID: ipc.CallID(fmt.Sprint("thinking-", n)), Tool: "Think", Before: true, DeadlineMS: 10_000})
+		if err == nil && c.Exact {
+			return
+		}
+		if err != nil || time.Now().After(end) {
+			t.Fatalf("turn %d: %+v %v", n, c, err)
+		}
 	}
 }

@@ -2,6 +2,8 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -22,8 +24,16 @@ func TestOldStore(t *testing.T) {
 	}
 	// The records name the workspace by this path.
 	const root = "/tmp/mulligan-old-store"
-	if err := os.Mkdir(root, 0o755); err != nil {
-		t.Fatalf("%v: another run uses it, or one that was killed left it", err)
+	var mark net.Listener
+	eventually(t, "no other run uses "+root, func() bool {
+		var err error
+		mark, err = net.Listen("unix", "@mulligan-test-old-store")
+		return err == nil
+	})
+	t.Cleanup(func() { mark.Close() })
+	// A run that was killed may have left the folder.
+	if err := errors.Join(os.RemoveAll(root), os.Mkdir(root, 0o755)); err != nil {
+		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(root) })
 	output := func(dir string, args ...string) string {

@@ -621,6 +621,7 @@ func TestSessionsSideBySide(t *testing.T) {
 	list := func(session string) []ipc.Checkpoint {
 		return ask[ipc.CheckpointList](a.d, "list", "--app", "shop", "--conversation", session).Checkpoints
 	}
+	eventually(t, "both turns have their checkpoints", func() bool { return len(list("one")) > 0 && len(list("two")) > 0 })
 	if len(list("one")) != 1 || len(list("two")) != 1 || list("one")[0].ID == list("two")[0].ID {
 		t.Fatalf("%v, %v", list("one"), list("two"))
 	}

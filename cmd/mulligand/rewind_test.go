@@ -147,7 +147,7 @@ func TestRewind(t *testing.T) {
 	s.press("?")
 	recorded(t, "help", s.shows("any key: back to the list"))
 	s.press("x", "/", "agent", "Space", "came")
-	recorded(t, "search", s.shows("1 of 1", "/agent came"))
+	recorded(t, "search", s.shows("1 of 1", "/agent came", "- cart0", "- cart1"))
 	s.press("Enter", "Escape")
 	s.shows("of 3", "before “Add a cart”")
 	s.press("u")

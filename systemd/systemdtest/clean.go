@@ -8,7 +8,7 @@ import (
 )
 
 // prefix begins the names of an instance's folder and control group.
-const prefix = "sdt-"
+var prefix = "sdt-"
 
 // possible says why nothing can be booted here, if so.
 func possible() (reason string) {

@@ -31,7 +31,7 @@ import (
 )
 
 // bootTimeout bounds a boot, which takes well under a second on an idle machine.
-const bootTimeout = 60 * time.Second
+const bootTimeout = testkit.Patience
 
 // setup mounts what PID 1 needs and becomes it. Its arguments: the instance's folder.
 //

@@ -56,6 +56,9 @@ func TestTwoAtOnce(t *testing.T) {
 // TestSweep kills a test that has an instance: nothing of it may be left, nor the control group of an instance whose folder somebody has removed. What another run has
 // made, in a temporary folder of its own, and has not yet begun, stays.
 func TestSweep(t *testing.T) {
+	usual := prefix
+	prefix = "sdts-" // other tests sweep too, at any moment
+	defer func() { prefix = usual }()
 	if os.Getenv("SYSTEMDTEST_HANG") == "1" {
 		h := Boot(t)
 		h.WriteUnit(t, "stay.service", "[Service]\nExecStart=/bin/sleep 1000\n")
@@ -94,10 +97,10 @@ func TestSweep(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	usual := os.TempDir()
+	tmp := os.TempDir()
 	t.Setenv("TMPDIR", t.TempDir())
 	held, err := box.New(prefix)
-	t.Setenv("TMPDIR", usual)
+	t.Setenv("TMPDIR", tmp)
 	if err != nil {
 		t.Fatal(err)
 	}
