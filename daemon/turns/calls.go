@@ -241,7 +241,8 @@ func (svc *Service) BeginCall(ctx context.Context, who ipc.Caller, ref string, t
 		ready := t.restReady(short, turn)
 		c.Exact = err == nil && ready
 	}
-	return c.Call, errs.Wrap(errs.Failed, op, svc.store.PutCall(ctx, rec.Seq, c))
+	// Also for a caller that waits no longer: it tells the call's end later.
+	return c.Call, errs.Wrap(errs.Failed, op, svc.store.PutCall(context.WithoutCancel(ctx), rec.Seq, c))
 }
 
 // restReady waits until the databases at the turn's start are captured.
