@@ -97,8 +97,8 @@ SEED  := mkdir -p $(CACHE); run=$$(cat $(CACHE)/run 2>/dev/null || od -An -N2 -t
 
 # The temporary folder of a run. ext4 puts the folders in one with the attribute T all over the disk. Else they would lie together, where
 # much was just removed, and ext4 looks at each inode that was just removed before it gives a new one: that takes twenty times as long.
-# It is removed at the end, unless something is still mounted in it.
-SCRATCH := export TMPDIR=$$(mktemp -d "$${TMPDIR:-/tmp}/mXXX") && chmod 1777 "$$TMPDIR" && { chattr +T "$$TMPDIR" 2>/dev/null || :; } && \
+# It is removed at the end, unless something is still mounted in it. Other users have to get at what root makes in it, whatever root's umask.
+SCRATCH := umask 022; export TMPDIR=$$(mktemp -d "$${TMPDIR:-/tmp}/mXXX") && chmod 1777 "$$TMPDIR" && { chattr +T "$$TMPDIR" 2>/dev/null || :; } && \
            trap 'mount | grep -qF " $$TMPDIR/" || rm -rf --one-file-system "$$TMPDIR"' EXIT
 
 # What a change must pass. Nothing that failed is run again. Tests whose names begin with TestLong or TestSoak are in the long run

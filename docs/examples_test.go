@@ -18,6 +18,7 @@ import (
 
 	"github.com/creack/pty"
 
+	"mulligan/ipc"
 	"mulligan/remote/s3test"
 	"mulligan/testkit"
 )
@@ -28,6 +29,10 @@ import (
 // line of … for any lines. A comment <!-- before … --> holds commands that set
 // the stage, and a command that ends in "# exit N" ends so.
 func TestExamples(t *testing.T) {
+	if _, err := ipc.NewClient(ipc.HostSocket).Status(t.Context()); err == nil {
+		testkit.Lack(t, "mulligand runs on this host, and would get the apps of this test: stop it first (systemctl stop mulligand.socket mulligand)")
+	}
+	testkit.Need(t, "git", "sqlite3")
 	others := []string{"tutorial.md", "how-to/agents.md", "how-to/dev-container.md", "how-to/rescue.md", "how-to/remote.md"}
 	pages := []string{"../README.md"}
 	for _, i := range testkit.Sample(t, "pages besides the README", len(others), 2) {

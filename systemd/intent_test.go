@@ -15,7 +15,7 @@ func TestIntent(t *testing.T) {
 		"plain.service":  "[Service]\nExecStart=/bin/sleep 1000\n",
 		"rude.service":   "[Service]\nType=notify\nNotifyAccess=all\nExecStart=/bin/sh -c 'trap \"exit 143\" TERM; systemd-notify --ready; while :; do sleep 0.05; done'\nSuccessExitStatus=0\n",
 		"ends.service":   "[Service]\nExecStart=/bin/true\n",
-		"loops.service":  "[Unit]\nStartLimitBurst=3\n[Service]\nRestart=on-failure\nRestartSec=1ms\nExecStart=/bin/sh -c 'exit 3'\n",
+		"loops.service":  "[Unit]\nStartLimitBurst=3\nStartLimitIntervalSec=600\n[Service]\nRestart=on-failure\nRestartSec=1ms\nExecStart=/bin/sh -c 'exit 3'\n",
 		"waits.service":  "[Service]\nRestart=on-failure\nRestartSec=600\nExecStart=/bin/sh -c 'exit 3'\n",
 		"slow.service":   "[Service]\nType=notify\nNotifyAccess=all\nExecStart=/bin/sh -c 'trap \"\" TERM; systemd-notify --ready; while :; do sleep 0.05; done'\nTimeoutStopSec=600\n",
 		"dies.service":   "[Service]\nExecStart=/bin/sh -c 'exit 3'\nExecStopPost=/bin/sleep 600\n",

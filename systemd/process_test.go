@@ -188,7 +188,7 @@ func TestWatchdog(t *testing.T) {
 	ctx, h, m := setup(t)
 	alive := h.RunDir + "/alive"
 	must(t, os.WriteFile(alive, nil, 0o644))
-	h.WriteUnit(t, "dog.service", roleUnit("watchdog", "/run/alive", "WatchdogSec=4s\nRestart=on-watchdog\nRestartSec=50ms\nTimeoutAbortSec=5"))
+	h.WriteUnit(t, "dog.service", roleUnit("watchdog", "/run/alive", "WatchdogSec=10s\nRestart=on-watchdog\nRestartSec=50ms\nTimeoutAbortSec=5"))
 	u := m.Unit("dog.service")
 	must(t, u.Start(ctx))
 	started := state(t, u)

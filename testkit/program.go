@@ -79,5 +79,8 @@ func WriteProgram(path string, data []byte) error {
 	if err != nil {
 		return err
 	}
+	if err := os.Chmod(path+".new", 0o755); err != nil { // other users run it too, whatever the umask
+		return err
+	}
 	return os.Rename(path+".new", path)
 }

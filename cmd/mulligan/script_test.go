@@ -75,6 +75,9 @@ func fakeMain() {
 //	interrupt CMD…    run CMD, interrupt it when the fake daemon holds its
 //	                  rollback; it must exit with 130; its errors go to the file stderr.txt
 func TestScripts(t *testing.T) {
+	if _, err := ipc.NewClient(ipc.HostSocket).Status(t.Context()); err == nil {
+		testkit.Lack(t, "mulligand runs on this host, and would get the apps of this test: stop it first (systemctl stop mulligand.socket mulligand)")
+	}
 	scripts := [2]string{"script", "fake"}
 	if realDaemon != "" {
 		scripts[1] = "real"
@@ -87,6 +90,12 @@ func TestScripts(t *testing.T) {
 		}
 		files = append(files, list...)
 	}
+	short, err := os.MkdirTemp("/tmp", "mg") // sockets are in the scripts' folders
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(short) })
+	t.Setenv("GOTMPDIR", short)
 	testscript.Run(t, testscript.Params{
 		Files:               files,
 		RequireExplicitExec: true,

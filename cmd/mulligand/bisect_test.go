@@ -217,6 +217,7 @@ func testBisectByHealth(t *testing.T) {
 		hook("UserPromptSubmit", word)
 		a.set(t, word)
 		hook("Stop", word)
+		hooks{t, d, "claude-code", a.ws}.over()
 	}
 	turns := ask[ipc.TurnList](d, "turns", "--app", "shop").Turns // newest first
 	if len(turns) != 4 {

@@ -71,8 +71,9 @@ func TestClaudeCode(t *testing.T) {
 		t.Log(string(b))
 		t.Errorf("the hooks that fired, each at its first time: %v", got)
 	}
+	eventually(t, "the turn has ended", func() bool { return claudeTurn(t, d).EndedAt != nil })
 	turn := claudeTurn(t, d)
-	if turn.CheckpointID == nil || turn.EndedAt == nil {
+	if turn.CheckpointID == nil {
 		t.Fatalf("the turn: %+v", turn)
 	}
 	if list := <-stood; !slices.ContainsFunc(list, func(cp ipc.Checkpoint) bool { return cp.ID == *turn.CheckpointID }) {

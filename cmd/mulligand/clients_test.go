@@ -99,8 +99,12 @@ func (c *client) lists(agent, connected, name string, args ...string) {
 	c.t.Helper()
 	c.mulligan("install", agent)
 	program := filepath.Join(bin, "mulligan")
-	got := escapes.ReplaceAllString(c.run(name, args...), "")
-	if !regexp.MustCompile(connected).MatchString(got) || !strings.Contains(got, program+" mcp") {
+	var got string
+	eventually(c.t, agent+" connects in the time that it gives a server", func() bool {
+		got = escapes.ReplaceAllString(c.run(name, args...), "")
+		return regexp.MustCompile(connected).MatchString(got)
+	})
+	if !strings.Contains(got, program+" mcp") {
 		c.t.Errorf("%s lists:\n%s", agent, got)
 	}
 	c.mulligan("uninstall", agent)

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -72,19 +73,24 @@ func testTwoRollbacksAtOnce(t *testing.T) {
 	a := newApp(t, d, 3000)
 	cp := a.create()
 	a.set(t, "later")
-	stopped := make(chan struct{})
+	gate := filepath.Join(d.dir, "gate")
+	d.must("app", "set", "--app", "shop", fmt.Sprintf(`health.command=["sh", "-c", "until [ -e %s ]; do sleep 0.05; done"]`, gate), "health.timeout=10m")
+	asks := make(chan struct{})
 	first := make(chan error, 1)
 	go func() {
-		var once bool
+		once := sync.OnceFunc(func() { close(asks) })
 		_, err := d.client.Rollback(t.Context(), "shop", cp.ID, ipc.RollbackRequest{}, func(s ipc.Stage) {
-			if !once {
-				once = true
-				close(stopped)
+			if s.Stage == ipc.StageHealthy && s.Status == ipc.StageRunning {
+				once()
 			}
 		})
 		first <- err
 	}()
-	<-stopped
+	select {
+	case <-asks: // it lasts until the gate is open
+	case err := <-first:
+		t.Fatalf("the first is over: %v", err)
+	}
 	_, err := d.client.Rollback(t.Context(), "shop", cp.ID, ipc.RollbackRequest{}, nil)
 	if err != nil && errs.KindOf(err) != errs.Busy {
 		t.Errorf("the second: %v", err)
@@ -93,6 +99,9 @@ func testTwoRollbacksAtOnce(t *testing.T) {
 		t.Error("the second was let through")
 	} else if !strings.Contains(err.Error(), "roll back") || !strings.Contains(err.Error(), "pid") {
 		t.Errorf("the second is not told who holds it: %v", err)
+	}
+	if err := os.WriteFile(gate, nil, 0o644); err != nil {
+		t.Fatal(err)
 	}
 	if err := <-first; err != nil {
 		t.Errorf("the first: %v", err)
@@ -116,7 +125,11 @@ func testUnitThatWontStart(t *testing.T) {
 	if err := os.Remove(start); err != nil { // it runs on, and could not be started again
 		t.Fatal(err)
 	}
-	cp := ask[ipc.Checkpoint](d, "create", "--app", "shop", "--quiesce", "none")
+	var cp ipc.Checkpoint
+	eventually(t, "a checkpoint says that the app is well", func() bool { // the app has two seconds to say so
+		cp = ask[ipc.Checkpoint](d, "create", "--app", "shop", "--quiesce", "none")
+		return cp.Healthy != nil && *cp.Healthy
+	})
 	if err := testkit.WriteProgram(start, []byte(script)); err != nil {
 		t.Fatal(err)
 	}

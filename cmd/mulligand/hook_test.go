@@ -108,6 +108,7 @@ func TestHookTurn(t *testing.T) {
 		t.Fatalf("the daemon was told: %+v", turns)
 	}
 	h.run(h.claude("SessionEnd", ""))
+	h.over()
 	turns := h.turns()
 	if len(turns) == 0 || turns[0].Inferred || turns[0].Agent != "claude-code" || turns[0].ConversationID != "s1" || turns[0].CheckpointID == nil || turns[0].EndedAt == nil {
 		t.Fatalf("turns: %+v\n%s", turns, h.log())

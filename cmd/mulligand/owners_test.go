@@ -212,7 +212,11 @@ func TestStartsWithoutTCP(t *testing.T) {
 	}
 	d.args = []string{"--config", filepath.Join(etc, "mulligand.toml"), "--http", other.Addr().String()}
 	d.start()
-	st := ask[ipc.Status](d, "status")
+	var st ipc.Status
+	testkit.Eventually(t, "both are noticed", func() bool {
+		st = ask[ipc.Status](d, "status")
+		return len(st.Problems) > 1
+	})
 	if all := strings.Join(st.Problems, "\n"); len(st.Problems) != 2 || !strings.Contains(all, apps+" is not watched") || !strings.Contains(all, "address already in use") || st.HTTP != "" {
 		t.Errorf("%+v", st)
 	}

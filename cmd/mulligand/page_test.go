@@ -261,7 +261,16 @@ type browser struct {
 	faults   []string
 }
 
+// newBrowser is a browser whose pages wait ten times as long as others until they say that the daemon does not answer: it may be busy, and what a
+// page says is in its pictures.
 func newBrowser(t *testing.T) *browser {
+	t.Helper()
+	b := plainBrowser(t)
+	b.runsFirst(`{ const timeout = AbortSignal.timeout; AbortSignal.timeout = (ms) => timeout.call(AbortSignal, 10 * ms); }`)
+	return b
+}
+
+func plainBrowser(t *testing.T) *browser {
 	t.Helper()
 	testkit.Need(t, "chromium")
 	axe, err := os.ReadFile(filepath.Join(fromNPM(t, "axe", 3), "axe-core", "axe.min.js"))
@@ -280,7 +289,8 @@ func newBrowser(t *testing.T) *browser {
 	b.ctx = ctx
 	chromedp.ListenTarget(ctx, b.note)
 	// In the browser's time zone it is about noon: if midnight passed during a test, the page would have "Yesterday" where the expected text has "Today".
-	b.do(network.Enable(), emulation.SetTimezoneOverride(fmt.Sprintf("Etc/GMT%+d", time.Now().UTC().Hour()-12)), chromedp.EmulateViewport(1280, 900))
+	b.do(network.Enable(), emulation.SetTimezoneOverride(fmt.Sprintf("Etc/GMT%+d", time.Now().UTC().Hour()-12)),
+		emulation.SetLocaleOverride().WithLocale("en-US"), chromedp.EmulateViewport(1280, 900))
 	return b
 }
 

@@ -10,11 +10,13 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"mulligan/ipc"
+	"mulligan/testkit"
 )
 
 // quietApp registers an app that never runs, with a database and a git repository, whose turns are kept.
 func quietApp(t *testing.T, d *daemonProcess) *testApp {
 	t.Helper()
+	testkit.Need(t, "git", "sqlite3")
 	a := &testApp{d: d, ws: filepath.Join(d.dir, "ws")}
 	if err := os.Mkdir(a.ws, 0o755); err != nil {
 		t.Fatal(err)
@@ -33,15 +35,22 @@ func quietApp(t *testing.T, d *daemonProcess) *testApp {
 // turn has an agent work, and returns its turn.
 func (a *testApp) turn(t *testing.T, title, script string) ipc.Turn {
 	t.Helper()
-	turn, err := a.d.client.BeginTurn(t.Context(), "shop", ipc.BeginTurn{Agent: "claude-code", ConversationID: "c", Title: title})
-	if err != nil {
-		t.Fatal(err)
-	}
+	var turn ipc.Turn
+	eventually(t, "a turn begins that has no warning", func() bool { // the daemon has a quarter of a second to see what was written before
+		var err error
+		if turn, err = a.d.client.BeginTurn(t.Context(), "shop", ipc.BeginTurn{Agent: "claude-code", ConversationID: "c", Title: title}); err == nil && len(turn.Warnings) > 0 {
+			_, err = a.d.client.EndTurn(t.Context(), "shop", turn.ID)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(turn.Warnings) == 0
+	})
 	if _, err := a.d.client.BeginCall(t.Context(), "shop", turn.ID, ipc.BeginCall{Tool: "Bash", Before: true, DeadlineMS: 10_000}); err != nil {
 		t.Fatal(err)
 	}
 	shell(t, a.ws, script)
-	turn, err = a.d.client.EndTurn(t.Context(), "shop", turn.ID)
+	turn, err := a.d.client.EndTurn(t.Context(), "shop", turn.ID)
 	if err != nil || turn.CheckpointID == nil {
 		t.Fatalf("%+v, %v", turn, err)
 	}

@@ -432,6 +432,15 @@ func (h hooks) ended(call string) {
 	h.t.Fatalf("call %s has no end: %s", call, h.log())
 }
 
+// over waits until the newest turn has ended: the daemon may be at it still when the hook that told it gives up.
+func (h hooks) over() {
+	h.t.Helper()
+	eventually(h.t, "the turn has ended", func() bool {
+		turns := h.turns()
+		return len(turns) > 0 && turns[0].EndedAt != nil
+	})
+}
+
 // try reverts, compares with what must be, and goes back over it.
 func (o *oracle) try(a *testApp, now things, tally map[string]int, req ipc.RevertRequest, chosen func(step) bool) {
 	o.t.Helper()

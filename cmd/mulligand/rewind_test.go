@@ -137,6 +137,7 @@ func TestRewind(t *testing.T) {
 		write(fmt.Sprintf("cart%d", i), "new")
 		h.run(h.claude("PostToolUse", fmt.Sprintf(`,"prompt_id":"p%d","tool_name":"Edit","tool_use_id":"u%d","tool_input":{}`, i, i)))
 		h.run(h.claude("Stop", fmt.Sprintf(`,"prompt_id":"p%d"`, i)))
+		h.over()
 	}
 	env := []string{"MULLIGAN_SOCKET=" + d.socket, "PATH=" + bin + ":" + os.Getenv("PATH")}
 

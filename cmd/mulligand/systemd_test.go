@@ -245,6 +245,7 @@ const exposure = 77
 // TestExposure holds the unit's exposure level.
 func TestExposure(t *testing.T) {
 	t.Parallel()
+	testkit.Need(t, "systemd")
 	b, err := os.ReadFile(filepath.Join("systemd", "mulligand.service"))
 	if err != nil {
 		t.Fatal(err)

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"mulligan/testkit"
-
 	"bufio"
 	"bytes"
 	"context"
@@ -15,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -25,6 +24,7 @@ import (
 	"mulligan/ipc"
 	"mulligan/snap/postgres/pgtest"
 	"mulligan/systemd/systemdtest"
+	"mulligan/testkit"
 )
 
 // serveShop is the app of a victim: it answers with a page of its workspace and a word
@@ -165,6 +165,7 @@ func newVictim(t *testing.T, d *daemonProcess) *victim {
 
 // useSQLite gives the app a file with its words.
 func (v *victim) useSQLite() {
+	testkit.Need(v.t, "sqlite3")
 	file := filepath.Join(v.ws, "shop.db")
 	v.sql = func(statement string) { output(v.t, ".timeout 5000\n"+statement, "sqlite3", "-bail", file) }
 	v.dump = func() string { return output(v.t, ".timeout 5000\n.dump", "sqlite3", "-bail", "-readonly", file) }
@@ -420,13 +421,15 @@ func (v *victim) turn(id string, work func()) {
 		call++
 		tell("PreToolUse", fmt.Sprintf(`,"tool_name":"Bash","tool_use_id":"%s-%d","tool_input":{"command":"make"}`, id, call))
 		turns := ask[ipc.TurnList](v.d, "turns", "--app", "shop").Turns
-		return len(turns) > 0 && len(turns[0].Calls) == call && turns[0].Calls[call-1].Exact
+		begun := func(c ipc.Call) bool { return string(c.ID) == fmt.Sprintf("%s-%d", id, call) && c.Exact }
+		return len(turns) > 0 && slices.ContainsFunc(turns[0].Calls, begun)
 	})
 	work()
 	for n := range call {
 		tell("PostToolUse", fmt.Sprintf(`,"tool_name":"Bash","tool_use_id":"%s-%d","tool_input":{},"tool_response":{}`, id, n+1))
 	}
 	tell("Stop", "")
+	h.over()
 }
 
 // record is what is known of an app beside mulligan.

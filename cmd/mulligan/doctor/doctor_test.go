@@ -41,7 +41,7 @@ type host struct {
 
 func newHost(t *testing.T, apps ...ipc.App) *host {
 	t.Helper()
-	root, err := os.MkdirTemp("/tmp", "mg") // short, because it holds sockets
+	root, err := os.MkdirTemp("/var/tmp", "mg") // on a disk, and short, because it holds sockets
 	if err != nil {
 		t.Fatal(err)
 	}
