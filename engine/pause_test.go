@@ -248,7 +248,7 @@ func TestLateEvents(t *testing.T) {
 	onKind(t, enginetest.Docker, func(t *testing.T, s *stage) {
 		ctx := t.Context()
 		s.shop()
-		late := &lateEngine{t: t, wrong: map[string]int{}, claim: map[string]bool{}}
+		late := &lateEngine{t: t, wrong: map[string]int{}, until: map[string]time.Time{}, claim: map[string]bool{}}
 		e, err := engine.New(engine.Config{Socket: late.serve(s.h.Socket)})
 		must(t, err)
 		t.Cleanup(func() { e.Close() })
@@ -278,11 +278,12 @@ func TestLateEvents(t *testing.T) {
 	})
 }
 
-// lateEngine stands before a Docker. For the first answers after a pause or its end it says what was before.
+// lateEngine stands before a Docker. For the first answers after a pause or its end, and for a second at most, it says what was before.
 type lateEngine struct {
 	t       *testing.T
 	mu      sync.Mutex
-	wrong   map[string]int  // for how many answers it goes on to be wrong, by container
+	wrong   map[string]int // for how many answers it goes on to be wrong, by container
+	until   map[string]time.Time
 	claim   map[string]bool // what it says meanwhile: is it paused?
 	refused map[string]int  // how often, by what was asked for
 	lied    int             // wrong answers
@@ -329,11 +330,16 @@ func (l *lateEngine) asked(r *http.Request) (name, deed string) {
 	return name, ""
 }
 
+// late reports whether it is wrong about a container. The caller must hold l.mu.
+func (l *lateEngine) late(name string) bool {
+	return l.wrong[name] > 0 && time.Now().Before(l.until[name])
+}
+
 // refuses tells whether a request does not fit what the late engine takes for true.
 func (l *lateEngine) refuses(name, deed string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if deed == "" || l.wrong[name] == 0 || l.claim[name] == (deed == "unpause") {
+	if deed == "" || !l.late(name) || l.claim[name] == (deed == "unpause") {
 		return false
 	}
 	l.refused[deed]++
@@ -347,11 +353,11 @@ func (l *lateEngine) answer(r *http.Response) error {
 	name, deed := l.asked(r.Request)
 	if deed == "pause" || deed == "unpause" {
 		if r.StatusCode < 300 {
-			l.wrong[name], l.claim[name] = 3, deed == "unpause"
+			l.wrong[name], l.until[name], l.claim[name] = 3, time.Now().Add(time.Second), deed == "unpause"
 		}
 		return nil
 	}
-	if deed != "json" || r.StatusCode != http.StatusOK || l.wrong[name] == 0 {
+	if deed != "json" || r.StatusCode != http.StatusOK || !l.late(name) {
 		return nil
 	}
 	l.wrong[name]--

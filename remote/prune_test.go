@@ -58,6 +58,7 @@ func testPrune(t *testing.T, s servers) {
 	h.push("cp-0")
 	random := testkit.Rand(t)
 	var ids []string
+	h.replace(10, 4000) // so much that the first pack is not worth keeping
 	for i := range 10 {
 		h.change(6, 4000, random)
 		ids = append(ids, fmt.Sprint("cp-", i+1))

@@ -1,13 +1,13 @@
 package gitref
 
 import (
-	"mulligan/testkit"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"mulligan/snap/beneath"
+	"mulligan/testkit"
 )
 
 func outside(t *testing.T, dir string) string {

@@ -66,7 +66,7 @@ type Host struct {
 }
 
 // bootTimeout bounds the start of an engine, which takes a second on an idle machine.
-const bootTimeout = 90 * time.Second
+const bootTimeout = testkit.Patience
 
 // Boot starts an engine of a kind. The instance is removed with the test.
 func Boot(t testing.TB, kind Kind) *Host {

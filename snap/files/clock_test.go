@@ -38,7 +38,7 @@ func TestWholeSeconds(t *testing.T) {
 // to that. false: the two writes have different times, which shows nothing.
 func withinOneSecond(t *testing.T, f *followed, ws string) bool {
 	path := ws + "/f"
-	for now := time.Now(); now.Nanosecond() < 5e7 || now.Nanosecond() > 4e8; now = time.Now() {
+	for now := time.Now(); now.Nanosecond() < 5e7 || now.Nanosecond() > 1e8; now = time.Now() {
 		time.Sleep(time.Millisecond) // polls the clock: early in a second, and not at once
 	}
 	write(t, path, "good1")

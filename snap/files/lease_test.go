@@ -68,7 +68,8 @@ func TestLeaseWhileFollowed(t *testing.T) {
 	start := f.flush(t)
 	kept := lease(t, f.dir+"/leased")
 	must(t, os.Chmod(f.dir+"/leased", 0o600)) // it must be read for that
-	write(t, f.dir+"/other", "two")
+	write(t, f.state+"/beside", "two")
+	must(t, os.Rename(f.state+"/beside", f.dir+"/other")) // in one moment: a file that is emptied first may be seen empty
 	end, err := f.Flush(t.Context())
 	if errs.KindOf(err) != errs.Busy {
 		t.Fatalf("a Flush that lacks a file: %v", err)

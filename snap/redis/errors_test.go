@@ -252,7 +252,7 @@ func TestWriteAtTheLastMoment(t *testing.T) {
 // TestSnapshotUnderWay: a capture has what was written before it began, although the server is at work on an older snapshot for another replica.
 func TestSnapshotUnderWay(t *testing.T) {
 	s := newSubject(t)
-	check(t, s.db.ConfigSet(t.Context(), "rdb-key-save-delay", "250000").Err()) // microseconds: the snapshot takes seconds
+	check(t, s.db.ConfigSet(t.Context(), "rdb-key-save-delay", "500000").Err()) // microseconds: the snapshot takes seconds
 	first := make(chan error, 1)
 	go func() { first <- s.capture("db-1") }()
 	saves := func() bool {

@@ -97,13 +97,19 @@ func Running(t testing.TB) *Host {
 	return h
 }
 
-// findKernel finds the newest kernel that has its modules beside it.
+// findKernel finds the newest kernel for guests, or else the newest one, that has its modules beside it. One for guests has the drivers of
+// disks and filesystems built in.
 func findKernel() (version, image string, err error) {
-	images, _ := filepath.Glob("/boot/vmlinuz-*")
-	for _, image := range images {
-		v := strings.TrimPrefix(filepath.Base(image), "vmlinuz-")
-		if _, err := os.Stat("/lib/modules/" + v + "/kernel"); err == nil && v > version {
-			version = v
+	for _, pattern := range []string{"/boot/vmlinuz-*cloud*", "/boot/vmlinuz-*"} {
+		images, _ := filepath.Glob(pattern)
+		for _, image := range images {
+			v := strings.TrimPrefix(filepath.Base(image), "vmlinuz-")
+			if _, err := os.Stat("/lib/modules/" + v + "/kernel"); err == nil && v > version {
+				version = v
+			}
+		}
+		if version != "" {
+			break
 		}
 	}
 	if version == "" {

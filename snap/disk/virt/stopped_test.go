@@ -67,6 +67,7 @@ func TestStoppedLibvirtd(t *testing.T) {
 	}
 	must(h.Signal(unix.SIGCONT))
 	<-done
+	callLimit = was
 	testkit.Eventually(t, "libvirtd answers again", func() bool {
 		conn, err := Dial(h.URI)
 		if err != nil {
