@@ -1,6 +1,7 @@
 package turns
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"time"
@@ -63,6 +64,7 @@ const lateStart = "files that the turn writes at its beginning may count as writ
 func (t *Tracker) begin(ctx context.Context, o *openTurn) (store.Turn, error) {
 	short, cancel := context.WithTimeout(ctx, t.svc.opt.AgentWait)
 	defer cancel()
+	starting := t.starting()
 	mark, err := t.Flush(short)
 	t.beginning.Lock()
 	defer t.beginning.Unlock()
@@ -77,14 +79,17 @@ func (t *Tracker) begin(ctx context.Context, o *openTurn) (store.Turn, error) {
 	if err := t.svc.store.PutTurn(ctx, &o.Rec); err != nil {
 		return o.Rec, err
 	}
-	rec := o.Rec
 	t.mu.Lock()
+	if starting { // the first reading of the files may have ended since
+		o.Rec.Start = cmp.Or(o.Rec.Start, t.begun)
+	}
+	rec := o.Rec
 	over := t.endBefore(rec)
 	t.open[o.Rec.ID] = o
 	t.last = time.Now()
 	t.mu.Unlock()
 	for _, id := range over {
-		if err := t.svc.store.NoteEnding(context.WithoutCancel(ctx), rec.AppID, id, mark); err != nil {
+		if err := t.svc.store.NoteEnding(context.WithoutCancel(ctx), rec.AppID, id, rec.Start); err != nil {
 			t.note("note the end of a turn", err)
 		}
 	}

@@ -165,6 +165,7 @@ func (t *Tracker) awaitFiles() {
 		}
 		if err == nil {
 			t.mu.Lock()
+			t.begun = mark
 			for _, o := range t.open {
 				o.Rec.Start = cmp.Or(o.Rec.Start, mark)
 				if o.Rec.Ending {

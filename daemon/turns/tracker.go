@@ -34,7 +34,9 @@ type Tracker struct {
 
 	mu     sync.Mutex
 	muted  int         // how many operations of mulligan are writing now; their writes belong to no turn
+	begun  snap.Mark   // where the journal was when ready was closed
 	first  *snap.Batch // the first batch of writes that loop has not handled
+	again  bool        // loop could not handle first, and tries again
 	last   time.Time   // the time of the last write, or of the last call by an agent
 	open   map[ipc.TurnID]*openTurn
 	failed string // the last error, "" after a success
@@ -242,7 +244,7 @@ func (t *Tracker) handle(ctx context.Context) bool {
 	ended := t.endAnnounced(ctx)
 	t.mu.Lock()
 	b := t.first
-	t.first = nil
+	t.first, t.again = nil, false
 	quiet := time.Since(t.last) >= t.svc.opt.QuietGap
 	none := len(t.open) == 0
 	t.mu.Unlock()
@@ -253,7 +255,7 @@ func (t *Tracker) handle(ctx context.Context) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if err != nil {
-		t.first = b // a turn that is inferred later begins before this write all the same
+		t.first, t.again = b, true // a turn that is inferred later begins before this write all the same
 		return false
 	}
 	t.last = time.Now()
@@ -328,16 +330,24 @@ func (t *Tracker) wroteAgain(ctx context.Context) []*openTurn {
 	})
 }
 
+// catchUpWait bounds how long a rollback waits until the journal is current, unless the files are still being read for the first time. Without what
+// the journal lacks, the newest turn may have no checkpoint, and an undo is refused.
+const catchUpWait = 5 * time.Second
+
 // CatchUp makes the checkpoints that open turns lack: the tracker may not have handled the newest
 // writes yet. It does nothing for a nil tracker.
 func (t *Tracker) CatchUp(ctx context.Context) {
 	if t == nil {
 		return
 	}
-	short, cancel := context.WithTimeout(ctx, t.svc.opt.AgentWait)
+	wait := t.svc.opt.AgentWait
+	if !t.starting() {
+		wait = max(wait, catchUpWait)
+	}
+	short, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	if _, err := t.Flush(short); err != nil {
-		return // the first reading of the files is not complete
+		return // the first reading of the files is not complete, or the disk is slow
 	}
 	_ = t.rejoin(ctx)
 	for _, o := range t.WithoutCheckpoint(ctx) {

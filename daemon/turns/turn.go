@@ -104,9 +104,15 @@ func (t *Tracker) endOlder(ctx context.Context, o *openTurn) {
 // endQuiet ends the inferred turn after the quiet time. It returns false if that failed: then the turn goes on, so that what is written before the next
 // try belongs to a turn too.
 func (t *Tracker) endQuiet(ctx context.Context) bool {
+	inferred := t.openWhere(func(o *openTurn) bool { return o.Rec.Inferred && !o.Rec.Ending })
 	ended := t.endWhere(ctx, func(o *openTurn) bool { return o.Rec.Inferred })
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	for _, o := range inferred {
+		if o.Rec.EndedAt != nil && t.again { // the turn has the writes that could not be handled: what follows it may be another turn's
+			t.first = &snap.Batch{Before: o.Rec.End, First: *o.Rec.EndedAt, Last: *o.Rec.EndedAt}
+		}
+	}
 	for _, o := range t.open {
 		if o.Rec.Inferred && !o.Rec.Ending {
 			o.Rec.End = ""
