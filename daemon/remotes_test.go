@@ -338,8 +338,9 @@ func testRemotePruned(t *testing.T) {
 	b, w := newBucket(t), newWorld(t, nil)
 	opt := w.options()
 	now := time.Now().UTC().Truncate(24 * time.Hour).Add(12 * time.Hour) // all checkpoints are of one day
+	began := time.Now()
 	var late atomic.Int64
-	opt.Now = func() time.Time { return now.Add(time.Duration(late.Load())) }
+	opt.Now = func() time.Time { return now.Add(time.Since(began) + time.Duration(late.Load())) }
 	d := w.openAs(t, opt)
 	b.add(t, d)
 	kept := ipc.DefaultRetention()

@@ -194,13 +194,13 @@ func TestRescueOfCommand(t *testing.T) {
 				t.Fatal(err)
 			}
 			waitFor(t, "the app answers", func() bool { return answers(w.ws()) })
-			cp, err := d.Create(t.Context(), root, "shop", ipc.CreateRequest{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if cp.Running == nil || !*cp.Running || cp.Healthy == nil || !*cp.Healthy {
-				t.Errorf("running %v, healthy %v", cp.Running, cp.Healthy)
-			}
+			var cp ipc.Checkpoint
+			waitFor(t, "a checkpoint says that the app runs and is well", func() bool { // the app has two seconds to say so
+				var err error
+				cp, err = d.Create(t.Context(), root, "shop", ipc.CreateRequest{})
+				check(t, err)
+				return cp.Running != nil && *cp.Running && cp.Healthy != nil && *cp.Healthy
+			})
 			waitFor(t, "the app answers", func() bool { return answers(w.ws()) })
 			putServer(t, w.ws(), program)
 			sh(t, `kill -9 $(pgrep -f "answer.sock" | while read p; do [ "$(readlink /proc/$p/cwd)" = "$1" ] && echo $p; done)`, w.ws())

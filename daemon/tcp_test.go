@@ -328,6 +328,14 @@ func portOf(t *testing.T, link string) (host, port string) {
 	return u.Hostname(), u.Port()
 }
 
+// loopbacks returns the addresses of the loopback that this host has.
+func loopbacks() []string {
+	if testkit.IPv6() {
+		return []string{"127.0.0.1", "::1"}
+	}
+	return []string{"127.0.0.1"}
+}
+
 // TestNobodyPosesAsThePage: browsers look for names below .localhost at both addresses of the loopback, ::1 first, so a link leads to a port
 // of which the daemon has both.
 func TestNobodyPosesAsThePage(t *testing.T) {
@@ -341,7 +349,7 @@ func TestNobodyPosesAsThePage(t *testing.T) {
 		if !strings.HasSuffix(host, ".localhost") {
 			t.Fatal(link.URL)
 		}
-		for _, addr := range []string{"127.0.0.1", "::1"} {
+		for _, addr := range loopbacks() {
 			addr = net.JoinHostPort(addr, port)
 			if l, err := net.Listen("tcp", addr); !errors.Is(err, unix.EADDRINUSE) {
 				if err == nil {
@@ -367,7 +375,7 @@ func TestNobodyPosesAsThePage(t *testing.T) {
 		return d
 	}
 	t.Run("alone", func(t *testing.T) { has(t, open(t)) })
-	for _, host := range []string{"127.0.0.1", "::1", "localhost"} {
+	for _, host := range append(loopbacks(), "localhost") {
 		t.Run("serves "+host, func(t *testing.T) {
 			d := open(t)
 			if err := d.Gate().Listen(net.JoinHostPort(host, strconv.Itoa(testkit.Port(t))), gate.TLS{}); err != nil {
@@ -380,6 +388,9 @@ func TestNobodyPosesAsThePage(t *testing.T) {
 		})
 	}
 	t.Run("another program was there before", func(t *testing.T) {
+		if !testkit.IPv6() {
+			testkit.Lack(t, "this host has no ::1")
+		}
 		port := strconv.Itoa(testkit.Port(t))
 		other, err := net.Listen("tcp", net.JoinHostPort("::1", port))
 		if err != nil {
@@ -411,7 +422,7 @@ func TestNobodyPosesAsThePage(t *testing.T) {
 // TestSessionsOfTakenPort: where another program has the daemon's port at the start, the sessions of the last process are over, also once the daemon
 // has the port again: that program could have passed the proof of a page on.
 func TestSessionsOfTakenPort(t *testing.T) {
-	other, err := net.Listen("tcp", "127.0.0.1:0")
+	other, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(testkit.Port(t))))
 	check(t, err)
 	defer other.Close()
 	state := filepath.Join(t.TempDir(), "state")

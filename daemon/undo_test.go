@@ -226,7 +226,7 @@ func TestUndoThatDiscardsOnAFullDisk(t *testing.T) {
 			w := newWorld(t, nil)
 			var full atomic.Bool
 			var failed atomic.Int32
-			d := w.failing(t, func(step string) error {
+			d := w.patient(t, func(step string) error {
 				rejoins := step == "write records" && calledBy("checkpoint.(*Service).Rejoin") && (name != "ballast" || calledBy("turns.(*Tracker).loop"))
 				if !full.Load() || !rejoins && step != "capture turn" {
 					return nil

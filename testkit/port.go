@@ -39,6 +39,12 @@ func Port(t testing.TB) int {
 	return 0
 }
 
+// IPv6 reports whether this host has the address ::1.
+func IPv6() bool {
+	l, err := net.Listen("tcp", "[::1]:0")
+	return err == nil && l.Close() == nil
+}
+
 // takePort takes a port for this process, and reports whether nothing listens on the port and no process has taken it. An abstract socket marks
 // the port for as long as the process lives.
 func takePort(port int) (bool, error) {
