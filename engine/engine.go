@@ -149,12 +149,16 @@ func (e *Engine) failure(what string, err error) error {
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, errSilent):
+	case errors.Is(err, errSilent), errors.Is(err, context.DeadlineExceeded):
 		kind, hint = errs.Unavailable, fmt.Sprintf("see what keeps it: curl --unix-socket %s http://engine/_ping", e.socket)
-		err = fmt.Errorf("the engine at %s: %w", e.socket, errSilent)
+		if errors.Is(err, errSilent) {
+			err = fmt.Errorf("the engine at %s: %w", e.socket, errSilent)
+		} else { // the operation has a shorter limit than the engine
+			err = fmt.Errorf("the engine at %s does not answer in time: %w", e.socket, context.DeadlineExceeded)
+		}
 	case errors.As(err, &long):
 		err = fmt.Errorf("the engine at %s answers with more than %d MiB", e.socket, long.Limit>>20)
-	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+	case errors.Is(err, context.Canceled):
 		kind = errs.Unavailable
 	case errors.Is(err, errNotRoot):
 		err = fmt.Errorf("the engine at %s: %w", e.socket, errNotRoot)
