@@ -77,7 +77,7 @@ TEST_BUILD := -trimpath -ldflags "-s -w" -count=1 -vet=off $(TAGS)
 TEST_FLAGS := $(TEST_BUILD) -p $(shell expr $$(nproc) + 2) -parallel $(shell nproc) -timeout 60m -skip '^Test(Long|Soak)'
 
 # What takes longest begins first: else the last package runs alone.
-LONGEST := ./daemon ./snap/postgres/physical ./snap/postgres/logical ./remote ./snap/files ./snap/mysql ./engine ./snap/disk ./snap/disk/rbd ./snap/redis ./mcpserver ./snap/sqlite ./systemd ./snap/cas ./snap/files/watch ./snap/files/reflink
+LONGEST := ./daemon ./snap/postgres/physical ./snap/disk/rbd ./snap/postgres/logical ./remote ./snap/files ./snap/mysql ./engine ./snap/disk ./snap/redis ./mcpserver ./snap/sqlite ./systemd ./snap/cas ./snap/files/watch ./snap/files/reflink
 # The tests of these packages drive the programs as users build them: without the race detector, which would watch the tests alone.
 PROGRAMS := ./cmd/mulligand ./packaging ./docs
 
@@ -112,7 +112,8 @@ test: deps
 	cat bin/test-*.json >bin/test.json; echo "the slowest ten:"; $(GOTESTSUM) tool slowest --jsonfile bin/test.json --num 10 || exit 1; exit $$code
 
 # All kills, faults and flips of which make test takes samples. A run that was stopped goes on with
-# the packages that are left; PART=3/8 does the third of eight parts of each. Of the steps of an operation that are of one kind, one is taken; EVERY=1 takes them all.
+# the packages that are left; PART=3/8 does the third of eight parts of each. Of the steps of an operation that are of one kind, one is taken; EVERY=1 takes them all. The daemon's
+# package takes the longest: more of its tests run at once.
 # Many of these tests wait for what takes its time, so more of them, and of the packages, run at once than there are processors.
 # bin/long has what each package said, and its numbers of kills, faults and flips. TMPDIR needs some GB.
 LONG = bin/long$(if $(PART),/$(subst /,of,$(PART)))
@@ -120,7 +121,7 @@ test-long: deps
 	@$(SEED); $(SCRATCH); export $(TEST_ENV) $(if $(ROOT),MULLIGAN_TEST_NOSKIP=1) MULLIGAN_TEST_LONG=1 MULLIGAN_TEST_EVERY=$(EVERY) MULLIGAN_TEST_PART=$(PART); mkdir -p $(LONG); rm -f $(LONG)/*.txt; \
 	{ go list $(TAGS) $(firstword $(LONGEST)) $(PROGRAMS) $(LONGEST); go list $(TAGS) ./...; } | awk '!seen[$$0]++' | xargs -n 1 -P $(shell expr $$(nproc) + 1) \
 	  sh -c 'log=$$1/$$(echo $$2 | tr / -); [ ! -e $$log.ok ] || exit 0; rm -f $$log.tally; \
-	    if MULLIGAN_TEST_TALLY=$$PWD/$$log.tally go test $(TEST_BUILD) -timeout 3h -parallel $(shell expr $$(nproc) \* 2) -v -skip "^TestSoak" $$2 >$$log.txt 2>&1; \
+	    if MULLIGAN_TEST_TALLY=$$PWD/$$log.tally go test $(TEST_BUILD) -timeout 3h -parallel $$(expr $$(nproc) \* $$(case $$2 in */daemon) echo 3 ;; *) echo 2 ;; esac)) -v -skip "^TestSoak" $$2 >$$log.txt 2>&1; \
 	    then tail -n 1 $$log.txt; mv $$log.txt $$log.ok; else echo "failed: $$2"; grep -E -A40 -e "--- FAIL|^panic|^FAIL" $$log.txt | head -200; fi' package $(LONG); \
 	cat $(LONG)/*.tally | awk '{n[$$1] += $$2} END {for (what in n) print n[what], what}'; \
 	failed=$$(ls $(LONG)/*.txt 2>/dev/null); [ -z "$$failed" ] || { echo "failed: $$failed"; exit 1; }; \

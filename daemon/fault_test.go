@@ -353,7 +353,7 @@ func (o *ordeal) restart(t *testing.T) {
 }
 
 // TestFaultAtEveryStep fails the steps that the code has names for, one at a time: a sample of
-// them, which rotates, and in a long run all.
+// them, which rotates, with one of the errors, which is drawn; in a long run all, with two of the errors.
 func TestFaultAtEveryStep(t *testing.T) {
 	t.Parallel()
 	o := newOrdeal(t)
@@ -367,13 +367,14 @@ func TestFaultAtEveryStep(t *testing.T) {
 			names := o.failpoints(t, "", 0, 0)
 			o.check(t, do, res, err)
 			steps := pick(t, names)
-			hits, tries := 0, 0
+			each := atLeast(1, 2)
+			if testkit.Every() {
+				each = len(faults)
+			}
+			hits, tries, turn := 0, 0, testkit.Rand(t).IntN(len(faults))
 			for _, i := range steps {
-				for j := range faults {
-					if !long() && j > 0 {
-						break
-					}
-					errno := faults[(i+j)%len(faults)]
+				for j := range each {
+					errno := faults[(turn+i+j)%len(faults)]
 					tries++
 					o.try(t, fmt.Sprintf("%d %s %v", i+1, names[i], errno), func(t *testing.T) {
 						if o.failStep(t, do, names, i, errno) {
