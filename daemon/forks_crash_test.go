@@ -193,10 +193,27 @@ func mark(word string) string { return fmt.Sprintf("0x%02x", crc32.ChecksumIEEE(
 // write brings the disk of a domain that is off into a state.
 func (g *guestOfApp) write(t *testing.T, domain, word string) {
 	t.Helper()
-	out, err := exec.Command("qemu-io", "-f", "qcow2", "-c", "write -P "+mark(word)+" 0 64k", g.image(t, domain)).CombinedOutput()
-	if err != nil || strings.Contains(string(out), "failed") {
+	out, err := g.qemuIO(t, domain, "-c", "write -P "+mark(word)+" 0 64k")
+	if err != nil || strings.Contains(out, "failed") {
 		t.Fatalf("qemu-io: %v: %s\nthe image is open in %q", err, out, openIn(g.image(t, domain)))
 	}
+}
+
+// qemuIO opens the disk of a domain that is off. It opens the disk again if an image below it was gone: the daemon merges images beside, and may
+// put one in the place of another, which it removes, after qemu-io has read the name of that.
+func (g *guestOfApp) qemuIO(t *testing.T, domain string, args ...string) (out string, err error) {
+	t.Helper()
+	testkit.Eventually(t, "the images of the disk are there", func() bool {
+		var b []byte
+		b, err = exec.Command("qemu-io", append(append([]string{"-f", "qcow2"}, args...), g.image(t, domain))...).CombinedOutput()
+		out = string(b)
+		gone := strings.Contains(out, "No such file or directory")
+		if gone {
+			t.Logf("qemu-io: %s", out)
+		}
+		return !gone
+	})
+	return out, err
 }
 
 // openIn returns the command lines of the processes that have the file open.
@@ -214,11 +231,11 @@ func openIn(path string) (commands []string) {
 // has reports whether the disk of a domain is in a state.
 func (g *guestOfApp) has(t *testing.T, domain, word string) bool {
 	t.Helper()
-	out, err := exec.Command("qemu-io", "-r", "-U", "-f", "qcow2", "-c", "read -P "+mark(word)+" 0 64k", g.image(t, domain)).CombinedOutput()
-	if err == nil && strings.Contains(string(out), "read 65536/65536") {
-		return !strings.Contains(string(out), "verification failed")
+	out, err := g.qemuIO(t, domain, "-r", "-U", "-c", "read -P "+mark(word)+" 0 64k")
+	if err == nil && strings.Contains(out, "read 65536/65536") {
+		return !strings.Contains(out, "verification failed")
 	}
-	if !strings.Contains(string(out), "verification failed") {
+	if !strings.Contains(out, "verification failed") {
 		t.Fatalf("qemu-io: %v: %s", err, out)
 	}
 	return false
