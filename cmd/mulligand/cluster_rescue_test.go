@@ -36,6 +36,7 @@ func testServerStoppedOnPurpose(t *testing.T) {
 			}
 			v.quit()
 			v.turn("without the server", func() { v.write("page.html", "two\n") })
+			hooks{t, v.d, "claude-code", v.d.dir}.over()
 			down("a turn")
 			turn := ask[ipc.TurnList](v.d, "turns", "--app", "shop").Turns[0]
 			made := ask[ipc.Checkpoint](v.d, "show", string(*turn.CheckpointID), "--app", "shop")

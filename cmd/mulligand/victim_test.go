@@ -429,7 +429,6 @@ func (v *victim) turn(id string, work func()) {
 		tell("PostToolUse", fmt.Sprintf(`,"tool_name":"Bash","tool_use_id":"%s-%d","tool_input":{},"tool_response":{}`, id, n+1))
 	}
 	tell("Stop", "")
-	h.over()
 }
 
 // record is what is known of an app beside mulligan.
