@@ -13,10 +13,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"mulligan/ipc"
-	"mulligan/testkit"
 )
 
 // TestClaudeCode drives the real Claude Code, in a home of the test's own, with
@@ -40,13 +38,13 @@ func TestClaudeCode(t *testing.T) {
 			return
 		}
 		var list ipc.CheckpointList
-		for end := time.Now().Add(testkit.Patience); len(list.Checkpoints) == 0 && time.Now().Before(end); { // the daemon makes it beside the hooks
+		eventually(t, "the turn has its checkpoint", func() bool { // which the daemon makes while the hooks go on
 			var err error
 			if list, err = d.client.Checkpoints(t.Context(), "shop", ipc.CheckpointQuery{Trigger: ipc.TriggerAgent}); err != nil {
 				t.Error(err)
-				break
 			}
-		}
+			return err != nil || len(list.Checkpoints) > 0
+		})
 		select {
 		case stood <- list.Checkpoints:
 		default: // it asked again
@@ -84,7 +82,7 @@ func TestClaudeCode(t *testing.T) {
 		calls[string(c.ID)] = c
 	}
 	for id, tool := range map[string]string{"toolu_bash": "Bash", "toolu_edit": "Edit"} {
-		if c := calls[id]; c.Tool != tool || c.EndedAt == nil {
+		if c := calls[id]; c.Tool != tool || c.EndedAt == nil || !c.Exact {
 			t.Errorf("call %s: %+v", id, c)
 		}
 	}

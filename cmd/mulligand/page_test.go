@@ -261,7 +261,7 @@ type browser struct {
 	faults   []string
 }
 
-// newBrowser is a browser whose pages wait ten times as long as others until they say that the daemon does not answer: it may be busy, and what a
+// newBrowser starts a browser whose pages wait ten times as long as usual until they say that the daemon does not answer: it may be busy, and what a
 // page says is in its pictures.
 func newBrowser(t *testing.T) *browser {
 	t.Helper()

@@ -246,7 +246,7 @@ func (svc *Service) BeginCall(ctx context.Context, who ipc.Caller, ref string, t
 		ready := t.restReady(short, turn)
 		c.Exact = err == nil && ready
 	}
-	// Also for a caller that waits no longer: it tells the call's end later.
+	// The call is recorded also if its caller has given up waiting: the caller tells the call's end later.
 	return c.Call, errs.Wrap(errs.Failed, op, svc.store.PutCall(context.WithoutCancel(ctx), rec.Seq, c))
 }
 

@@ -34,7 +34,7 @@ type Tracker struct {
 
 	mu     sync.Mutex
 	muted  int         // how many operations of mulligan are writing now; their writes belong to no turn
-	begun  snap.Mark   // where the journal was when ready was closed
+	begun  snap.Mark   // the journal's position when ready was closed
 	first  *snap.Batch // the first batch of writes that loop has not handled
 	again  bool        // loop could not handle first, and tries again
 	last   time.Time   // the time of the last write, or of the last call by an agent
@@ -330,8 +330,8 @@ func (t *Tracker) wroteAgain(ctx context.Context) []*openTurn {
 	})
 }
 
-// catchUpWait bounds how long a rollback waits until the journal is current, unless the files are still being read for the first time. Without what
-// the journal lacks, the newest turn may have no checkpoint, and an undo is refused.
+// catchUpWait bounds how long a rollback waits until the journal is current, unless the files are still being read for the first time. While the
+// journal lacks writes of the newest turn, that turn may have no checkpoint, and an undo would be refused.
 const catchUpWait = 5 * time.Second
 
 // CatchUp makes the checkpoints that open turns lack: the tracker may not have handled the newest

@@ -109,7 +109,8 @@ func (t *Tracker) endQuiet(ctx context.Context) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, o := range inferred {
-		if o.Rec.EndedAt != nil && t.again { // the turn has the writes that could not be handled: what follows it may be another turn's
+		if o.Rec.EndedAt != nil && t.again {
+			// The writes in first, which loop could not handle, are the ended turn's. A turn that is inferred next begins where this one ended.
 			t.first = &snap.Batch{Before: o.Rec.End, First: *o.Rec.EndedAt, Last: *o.Rec.EndedAt}
 		}
 	}

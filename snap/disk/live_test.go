@@ -295,7 +295,11 @@ func testHungAgent(t *testing.T) {
 	v.boot(t)
 	v.Do(t, "set A")
 	v.stopAgent(t, 0)
+	began := time.Now()
 	s := capture(t, d)
+	if took := time.Since(began); took > 30*time.Second {
+		t.Errorf("the capture took %s", took)
+	}
 	if s.Quiesced || len(s.Warnings) == 0 {
 		t.Errorf("the agent hung, but: %+v", s)
 	}
