@@ -119,7 +119,7 @@ test: deps
 LONG = bin/long$(if $(PART),/$(subst /,of,$(PART)))
 test-long: deps
 	@$(SEED); $(SCRATCH); export $(TEST_ENV) $(if $(ROOT),MULLIGAN_TEST_NOSKIP=1) MULLIGAN_TEST_LONG=1 MULLIGAN_TEST_EVERY=$(EVERY) MULLIGAN_TEST_PART=$(PART); mkdir -p $(LONG); rm -f $(LONG)/*.txt; \
-	{ go list $(TAGS) $(firstword $(LONGEST)) $(PROGRAMS) $(LONGEST); go list $(TAGS) ./...; } | awk '!seen[$$0]++' | xargs -n 1 -P $(shell expr $$(nproc) + 1) \
+	{ go list $(TAGS) $(firstword $(LONGEST)) $(PROGRAMS) ./snap/files $(LONGEST); go list $(TAGS) ./...; } | awk '!seen[$$0]++' | xargs -n 1 -P $(shell expr $$(nproc) + 1) \
 	  sh -c 'log=$$1/$$(echo $$2 | tr / -); [ ! -e $$log.ok ] || exit 0; rm -f $$log.tally; \
 	    if MULLIGAN_TEST_TALLY=$$PWD/$$log.tally go test $(TEST_BUILD) -timeout 3h -parallel $$(expr $$(nproc) \* $$(case $$2 in */daemon) echo 3 ;; *) echo 2 ;; esac)) -v -skip "^TestSoak" $$2 >$$log.txt 2>&1; \
 	    then tail -n 1 $$log.txt; mv $$log.txt $$log.ok; else echo "failed: $$2"; grep -E -A40 -e "--- FAIL|^panic|^FAIL" $$log.txt | head -200; fi' package $(LONG); \
