@@ -112,8 +112,9 @@ test: deps
 	cat bin/test-*.json >bin/test.json; echo "the slowest ten:"; $(GOTESTSUM) tool slowest --jsonfile bin/test.json --num 10 || exit 1; exit $$code
 
 # All kills, faults and flips of which make test takes samples. A run that was stopped goes on with
-# the packages that are left; PART=3/8 does the third of eight parts of each. Of the steps of an operation that are of one kind, one is taken; EVERY=1 takes them all. The daemon's
-# package takes the longest: more of its tests run at once.
+# the packages that are left; PART=3/8 does the third of eight parts of each. Of the steps of an operation that are of one kind, one is taken, and
+# each step fails with two of the four errors; EVERY=1 takes all steps and all errors. The daemon's package takes the longest: more of its tests run at once.
+# Those of the programs and of the files take up to an hour each: they begin next.
 # Many of these tests wait for what takes its time, so more of them, and of the packages, run at once than there are processors.
 # bin/long has what each package said, and its numbers of kills, faults and flips. TMPDIR needs some GB.
 LONG = bin/long$(if $(PART),/$(subst /,of,$(PART)))
