@@ -443,7 +443,7 @@ func (w *vmWorld) stored(t *testing.T, app ipc.AppID, cp ipc.Checkpoint) string 
 	var words []string
 	for _, dev := range []string{"vda", "vdb"} {
 		raw := filepath.Join(t.TempDir(), dev)
-		testkit.Eventually(t, "the images of the checkpoint are there", func() bool { // the daemon merges images beside, and removes some of those that were just named
+		text, err := besideMerges(t, func() ([]byte, error) {
 			var tree struct {
 				Layers map[string]struct {
 					Files map[string]struct{ Path string }
@@ -452,16 +452,11 @@ func (w *vmWorld) stored(t *testing.T, app ipc.AppID, cp ipc.Checkpoint) string 
 			}
 			check(t, durable.ReadJSON(filepath.Join(w.state(), "apps", string(app), "disk", "tree.json"), &tree))
 			path := tree.Layers[tree.Snapshots[*cp.VMSnapshotID].Layer].Files[dev].Path
-			out, err := exec.Command("qemu-img", "convert", "-U", "-t", "unsafe", "-f", "qcow2", "-O", "raw", path, raw).CombinedOutput()
-			if err == nil {
-				return true
-			}
-			if !strings.Contains(string(out), "No such file or directory") {
-				t.Fatalf("qemu-img: %v: %s", err, out)
-			}
-			t.Logf("qemu-img: %s", out)
-			return false
+			return exec.Command("qemu-img", "convert", "-U", "-t", "unsafe", "-f", "qcow2", "-O", "raw", path, raw).CombinedOutput()
 		})
+		if err != nil {
+			t.Fatalf("qemu-img: %v: %s", err, text)
+		}
 		out, err := exec.Command("debugfs", "-R", "cat /value", raw).Output()
 		if err != nil {
 			t.Fatal(err)

@@ -199,17 +199,25 @@ func (g *guestOfApp) write(t *testing.T, domain, word string) {
 	}
 }
 
-// qemuIO opens the disk of a domain that is off. It opens the disk again if an image below it was gone: the daemon merges images beside, and may
-// put one in the place of another, which it removes, after qemu-io has read the name of that.
+// qemuIO opens the disk of a domain that is off.
 func (g *guestOfApp) qemuIO(t *testing.T, domain string, args ...string) (out string, err error) {
+	t.Helper()
+	return besideMerges(t, func() ([]byte, error) {
+		return exec.Command("qemu-io", append(append([]string{"-f", "qcow2"}, args...), g.image(t, domain))...).CombinedOutput()
+	})
+}
+
+// besideMerges calls run, which has a program of QEMU open a disk's images beside the daemon, and returns its output. It calls run again if an
+// image was gone: the daemon merges images meanwhile, and may remove one whose name the program has read just before.
+func besideMerges(t *testing.T, run func() ([]byte, error)) (out string, err error) {
 	t.Helper()
 	testkit.Eventually(t, "the images of the disk are there", func() bool {
 		var b []byte
-		b, err = exec.Command("qemu-io", append(append([]string{"-f", "qcow2"}, args...), g.image(t, domain))...).CombinedOutput()
+		b, err = run()
 		out = string(b)
 		gone := strings.Contains(out, "No such file or directory")
 		if gone {
-			t.Logf("qemu-io: %s", out)
+			t.Logf("an image was gone: %s", out)
 		}
 		return !gone
 	})
