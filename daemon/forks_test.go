@@ -386,6 +386,7 @@ func testInsideWhileKept(t *testing.T) {
 		ready := filepath.Join(made.Forks[0].Workspace, "ready")
 		enter := func() (ended chan struct{}, leave func()) {
 			t.Helper()
+			check(t, os.RemoveAll(ready)) // the app has it from the fork that was kept before
 			conn, leave, err := d.Enter(t.Context(), root, "shop", name)
 			check(t, err)
 			ended = make(chan struct{})
@@ -428,7 +429,6 @@ func testInsideWhileKept(t *testing.T) {
 			t.Errorf("%s: the app was not switched", name)
 		}
 
-		check(t, os.Remove(ready))
 		ended, leave = enter()
 		check(t, d.DropFork(t.Context(), root, "shop", name))
 		end("after the drop")

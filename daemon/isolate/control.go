@@ -31,7 +31,8 @@ func Dial(path string) (*net.UnixConn, error) {
 // exits hands the ends of processes to those who wait for them.
 type exits struct {
 	sync.Mutex
-	waits map[int]chan syscall.WaitStatus
+	waits  map[int]chan syscall.WaitStatus
+	closed bool // nothing is started any more
 }
 
 // tell hands on the end of a process. The lock that a start holds until the process is in the map comes before.

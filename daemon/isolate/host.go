@@ -86,24 +86,27 @@ func serveHost() error {
 		return os.NewSyscallError("prctl", err)
 	}
 	signal.Notify(make(chan os.Signal, 1), unix.SIGTERM, unix.SIGINT, unix.SIGHUP) // as an init
-	if err := attend(p, control, os.Stdin); err != nil {                           // the daemon holds the other end of the pipe
+	in, err := attend(p, control, os.Stdin)                                        // the daemon holds the other end of the pipe
+	if err != nil {
 		return err
 	}
-	return endChildren()
+	return in.endAll()
 }
 
-// endChildren ends all that this process started, and what that left behind.
-func endChildren() error {
+// endAll ends all that this process started, and what that left behind. Nothing is started from then on.
+func (in *inside) endAll() error {
+	if err := killChildren(); err != nil { // a start holds the lock until its program is loaded, which may hang
+		return err
+	}
+	in.exits.Lock()
+	in.exits.closed = true
+	in.exits.Unlock()
 	for {
-		pids, err := children(os.Getpid())
-		if err != nil {
+		if err := killChildren(); err != nil {
 			return err
 		}
-		for _, pid := range pids {
-			_ = unix.Kill(pid, unix.SIGKILL) // it is not reaped yet, so the number is its own
-		}
 		var ws syscall.WaitStatus
-		_, err = syscall.Wait4(-1, &ws, 0, nil)
+		_, err := syscall.Wait4(-1, &ws, 0, nil)
 		if errors.Is(err, unix.ECHILD) {
 			return nil
 		}
@@ -111,6 +114,15 @@ func endChildren() error {
 			return os.NewSyscallError("wait4", err)
 		}
 	}
+}
+
+// killChildren sends SIGKILL to the children of this process.
+func killChildren() error {
+	pids, err := children(os.Getpid())
+	for _, pid := range pids {
+		_ = unix.Kill(pid, unix.SIGKILL) // it is not reaped yet, so the number is its own
+	}
+	return err
 }
 
 // children lists the processes whose parent is pid.

@@ -64,7 +64,8 @@ func serveInside() error {
 		return err
 	}
 	defer hold.Close() // it is held as long as this process lives
-	return attend(plan{}, control, held)
+	_, err = attend(plan{}, control, held)
+	return err
 }
 
 // controlAt returns the control socket that this process was started with as the descriptor fd.
@@ -81,7 +82,7 @@ func controlAt(fd int) (*net.UnixListener, error) {
 }
 
 // attend runs commands for those who ask at the control socket, until the other end of the pipe held is closed.
-func attend(p plan, control *net.UnixListener, held *os.File) error {
+func attend(p plan, control *net.UnixListener, held *os.File) (*inside, error) {
 	in := newInside(p)
 	go in.control(control)
 	// A process that has no child cannot wait for those that are still to come, so it has one that does nothing.
@@ -89,7 +90,7 @@ func attend(p plan, control *net.UnixListener, held *os.File) error {
 	if err == nil {
 		in.reap(pid)
 	}
-	return err
+	return in, err
 }
 
 // readPlan reads the plan that this process was started with, and closes its descriptor.
@@ -275,6 +276,10 @@ func (in *inside) start(c command, files []*os.File, watch chan syscall.WaitStat
 		}
 		in.exits.Lock()
 		defer in.exits.Unlock()
+		if in.exits.closed {
+			err = errs.New(errs.Unavailable, "", "what runs inside of the fork is being ended")
+			return
+		}
 		env := c.Env
 		if len(env) > 0 {
 			env = (&exec.Cmd{Env: env}).Environ() // of two values of a variable, programs differ in which they take

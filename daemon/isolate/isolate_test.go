@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"mulligan/errs"
 	"mulligan/ipc"
 	"mulligan/privsep"
 	"mulligan/testkit"
@@ -31,6 +32,12 @@ func TestMain(m *testing.M) {
 	switch {
 	case len(os.Args) > 1 && os.Args[1] == "serve-app":
 		serveApp()
+	case len(os.Args) > 1 && os.Args[1] == "end-all":
+		if err := endAll(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
 	case os.Getenv(asOther) != "":
 		os.Exit(userDaemon())
 	}
@@ -362,6 +369,34 @@ func TestKilledInit(t *testing.T) {
 	if rest, err := io.ReadAll(r); err != nil || len(rest) != 0 {
 		t.Errorf("%q, %v", rest, err)
 	}
+}
+
+// TestNothingIsStartedAtTheEnd asks a process that ends all that it started for one more command. Were that started, nobody would end it.
+func TestNothingIsStartedAtTheEnd(t *testing.T) {
+	t.Parallel()
+	program, err := os.Executable()
+	check(t, err)
+	if out, err := exec.Command(program, "end-all").CombinedOutput(); err != nil || string(out) != "what runs inside of the fork is being ended" {
+		t.Errorf("%s %v", out, err)
+	}
+}
+
+// endAll starts a command, ends it, and prints the error of starting another one.
+func endAll() error {
+	in := newInside(plan{})
+	sleep := command{Path: "/bin/sleep", Args: []string{"sleep", "100000"}, Dir: "/"}
+	if _, err := in.start(sleep, nil, nil); err != nil {
+		return err
+	}
+	if err := in.endAll(); err != nil {
+		return err
+	}
+	pid, err := in.start(sleep, nil, nil)
+	if err == nil {
+		return errs.New(errs.Internal, "", "process %d was started: %v", pid, unix.Kill(pid, unix.SIGKILL))
+	}
+	fmt.Print(err)
+	return nil
 }
 
 func check(t testing.TB, err error) {
