@@ -278,7 +278,8 @@ func TestChangedWhileRead(t *testing.T) {
 	f := newFollowed(t)
 	r := testkit.Rand(t)
 	var mu sync.Mutex
-	var linked map[string]uint64 // nil: nothing is done
+	var linked map[name]bool // nil: nothing is done
+	change := scrambleOnce
 	changes, failures := 0, 0
 	f.beforeEach(t, func(string) error {
 		mu.Lock()
@@ -287,7 +288,7 @@ func TestChangedWhileRead(t *testing.T) {
 		case linked == nil:
 		case x < 2:
 			changes++
-			scrambleOnce(t, r, f.dir, linked)
+			change(t, r, f.dir, linked)
 		case x == 2:
 			failures++
 			return walk.ErrMoved
@@ -298,14 +299,17 @@ func TestChangedWhileRead(t *testing.T) {
 	if testing.Short() {
 		rounds = 20
 	}
-	for range rounds {
+	for i := range rounds {
 		mu.Lock()
-		linked = map[string]uint64{}
+		linked = map[name]bool{}
+		if change = scrambleOnce; i%2 == 0 {
+			change = relinkOnce
+		}
 		mu.Unlock()
 		for range 3 {
 			mu.Lock()
 			for range 1 + r.IntN(6) {
-				scrambleOnce(t, r, f.dir, linked)
+				change(t, r, f.dir, linked)
 			}
 			mu.Unlock()
 			if _, err := f.Flush(t.Context()); err != nil && !walk.Transient(err) {
@@ -370,6 +374,32 @@ func TestOtherNameWhileRead(t *testing.T) {
 		write(t, f.dir+"/"+second, "another file")
 		return done
 	}
+	// third makes another file of a before its other name b is read, lets a be read late, and meanwhile gives b a further name. If both, it makes b when a is read.
+	third := func(f *followed, both bool) *atomic.Bool {
+		var done atomic.Bool
+		gone, failed := false, 0
+		f.beforeEach(t, func(path string) error {
+			switch {
+			case path == "a" && both:
+				both = false
+				must(t, os.Link(f.dir+"/a", f.dir+"/b"))
+			case path == "b" && !gone:
+				gone = true
+				must(t, os.Remove(f.dir+"/a"))
+				write(t, f.dir+"/a", "another file")
+				for !reliableNow(t, f.dir+"/b") {
+				}
+			case path == "a" && gone && failed < 5:
+				if failed++; failed == 3 {
+					must(t, os.Link(f.dir+"/b", f.dir+"/c"))
+					done.Store(true)
+				}
+				return walk.ErrMoved
+			}
+			return nil
+		})
+		return &done
+	}
 	for name, test := range map[string]func(f *followed) *atomic.Bool{
 		"both changed": func(f *followed) *atomic.Bool {
 			write(t, f.dir+"/a", "old")
@@ -403,12 +433,48 @@ func TestOtherNameWhileRead(t *testing.T) {
 			must(t, os.Chmod(f.dir+"/x", 0o640))
 			return done
 		},
+		"another file's second name comes": func(f *followed) *atomic.Bool {
+			write(t, f.dir+"/a", "another file")
+			write(t, f.dir+"/b", "old")
+			must(t, os.Link(f.dir+"/b", f.dir+"/c"))
+			f.flush(t)
+			done := f.before(t, "b", func() error { // and c is read because of b
+				must(t, os.Remove(f.dir+"/c"))
+				return os.Link(f.dir+"/a", f.dir+"/c")
+			})
+			must(t, os.Chmod(f.dir+"/b", 0o640))
+			return done
+		},
+		"third name comes before it is read that the second is gone": func(f *followed) *atomic.Bool {
+			write(t, f.dir+"/a", "old")
+			must(t, os.Link(f.dir+"/a", f.dir+"/b"))
+			f.flush(t)
+			done := third(f, false)
+			must(t, os.Chmod(f.dir+"/b", 0o640))
+			return done
+		},
+		"third name comes before it is read that the first is gone": func(f *followed) *atomic.Bool {
+			write(t, f.dir+"/a", "old")
+			f.flush(t)
+			done := third(f, true)
+			must(t, os.Chmod(f.dir+"/a", 0o640))
+			return done
+		},
 		"first reading": func(f *followed) *atomic.Bool {
 			write(t, f.dir+"/a", "old")
 			must(t, os.Link(f.dir+"/a", f.dir+"/b"))
 			f.stop()
 			f.open(t)
 			done := f.before(t, "b", func() error { return reliably(f.dir + "/b") })
+			f.follow(t)
+			return done
+		},
+		"first reading, third name comes before it is read that the second is gone": func(f *followed) *atomic.Bool {
+			write(t, f.dir+"/a", "old")
+			must(t, os.Link(f.dir+"/a", f.dir+"/b"))
+			f.stop()
+			f.open(t)
+			done := third(f, false)
 			f.follow(t)
 			return done
 		},
@@ -430,9 +496,7 @@ func TestOtherNameWhileRead(t *testing.T) {
 			f := newFollowed(t)
 			done := test(f)
 			f.flush(t)
-			if !done.Load() {
-				t.Fatal("nothing was written while the names were read")
-			}
+			testkit.Eventually(t, "something is written while the names are read", done.Load)
 			f.exact(t)
 		})
 	}

@@ -16,17 +16,58 @@ import (
 // shell script could do. What cannot be done to a path is simply not done.
 func scramble(t testing.TB, r *rand.Rand, dir string, n int) {
 	t.Helper()
-	linked := map[string]uint64{}
+	linked := map[name]bool{}
 	for range n {
 		scrambleOnce(t, r, dir, linked)
 	}
 	stir(t, dir, linked)
 }
 
-// scrambleOnce does one random thing. It adds the inode of a further name to linked, if one came.
-func scrambleOnce(t testing.TB, r *rand.Rand, dir string, linked map[string]uint64) {
+// name is a path at which a file was.
+type name struct {
+	path string
+	ino  uint64
+}
+
+// scrambleOnce does one random thing. It adds a file's further name to linked, if one came.
+func scrambleOnce(t testing.TB, r *rand.Rand, dir string, linked map[name]bool) {
 	t.Helper()
-	var files, folders []string
+	files, folders := below(t, dir)
+	fresh := fmt.Sprintf("%s/n%d", oneOf(r, dir, folders), r.IntN(1000))
+	act(r, dir, oneOf(r, dir, files), oneOf(r, dir, folders), oneOf(r, dir, files), fresh)
+	furtherName(fresh, linked)
+}
+
+// relinkOnce makes, moves or removes a name of a file. Few names serve for all, in two folders. It adds a file's further name to linked, if one came.
+func relinkOnce(t testing.TB, r *rand.Rand, dir string, linked map[name]bool) {
+	t.Helper()
+	files, _ := below(t, dir)
+	file := oneOf(r, dir, files)
+	in := dir
+	if r.IntN(3) == 0 {
+		in += "/few"
+	}
+	fresh := fmt.Sprintf("%s/few%d", in, r.IntN(8))
+	switch r.IntN(7) {
+	case 0, 1:
+		os.Remove(file)
+	case 2, 3:
+		os.Link(file, fresh)
+	case 4:
+		os.Rename(file, fresh)
+	case 5:
+		os.WriteFile(fresh, []byte("x"), 0o600)
+	case 6:
+		if os.Mkdir(dir+"/few", 0o755) != nil && os.Rename(dir+"/few", dir+"/away") == nil {
+			os.Rename(dir+"/away", dir+"/few")
+		}
+	}
+	furtherName(fresh, linked)
+}
+
+// below lists the files and folders in dir, which is one of the latter.
+func below(t testing.TB, dir string) (files, folders []string) {
+	t.Helper()
 	must(t, filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
 		if err == nil && d.IsDir() {
 			folders = append(folders, p)
@@ -35,29 +76,33 @@ func scrambleOnce(t testing.TB, r *rand.Rand, dir string, linked map[string]uint
 		}
 		return err
 	}))
-	pick := func(list []string) string {
-		if len(list) == 0 {
-			return dir + "/none"
-		}
-		return list[r.IntN(len(list))]
+	return files, folders
+}
+
+func oneOf(r *rand.Rand, dir string, list []string) string {
+	if len(list) == 0 {
+		return dir + "/none"
 	}
-	fresh := fmt.Sprintf("%s/n%d", pick(folders), r.IntN(1000))
-	act(r, dir, pick(files), pick(folders), pick(files), fresh)
+	return list[r.IntN(len(list))]
+}
+
+// furtherName adds the file at path to linked if it has a further name.
+func furtherName(path string, linked map[name]bool) {
 	var st unix.Stat_t
-	if unix.Lstat(fresh, &st) == nil && st.Nlink > 1 && st.Mode&unix.S_IFMT == unix.S_IFREG {
-		linked[fresh] = st.Ino
+	if unix.Lstat(path, &st) == nil && st.Nlink > 1 && st.Mode&unix.S_IFMT == unix.S_IFREG {
+		linked[name{path, st.Ino}] = true
 	}
 }
 
 // stir gives an event to the names of files that had a further name for so short a time that
 // nobody may have seen it: what was written through that name gave none to the others.
-func stir(t testing.TB, dir string, linked map[string]uint64) {
+func stir(t testing.TB, dir string, linked map[name]bool) {
 	t.Helper()
 	gone := map[uint64]bool{}
-	for p, ino := range linked {
+	for n := range linked {
 		var st unix.Stat_t
-		if unix.Lstat(p, &st) != nil || st.Ino != ino {
-			gone[ino] = true
+		if unix.Lstat(n.path, &st) != nil || st.Ino != n.ino {
+			gone[n.ino] = true
 		}
 	}
 	if len(gone) == 0 {

@@ -3,6 +3,7 @@ package follow
 import (
 	"context"
 	"errors"
+	"maps"
 	"time"
 
 	"mulligan/errs"
@@ -146,6 +147,7 @@ func (j *Session) read(ctx context.Context, work *todo, fresh map[string]bool) (
 		m.apply(f)
 	}
 	m.regroup()
+	m.doubt(g.finds)
 	if err := j.commit(b, m, work); err != nil {
 		m.revert()
 		return nil, err
@@ -228,7 +230,7 @@ func (g *observer) collect(work *todo) error {
 		return g.others()
 	}
 	list := g.l.targets(work)
-	for range 100 { // each round moves to the parent folder
+	for range mostRounds { // each moves to the parent folder
 		if err := g.look(list); err != nil {
 			return err
 		}
@@ -250,12 +252,31 @@ func (g *observer) more() (list []target) {
 }
 
 // others reads the other names of files that changed, because the folders of these names get no event. A name that was read before its
-// file had the second one is read again.
+// file had the second one is read again. What is read then may show further files with several names.
 func (g *observer) others() error {
-	ties := g.ties()
-	if len(ties) == 0 {
-		return nil
+	done, from := map[string]bool{}, 0
+	for range mostRounds {
+		ties := g.ties(g.finds[from:])
+		from = len(g.finds)
+		maps.DeleteFunc(ties, func(tie string, _ inode.ID) bool { return done[tie] })
+		if len(ties) == 0 {
+			return nil
+		}
+		for tie := range ties {
+			done[tie] = true
+		}
+		if err := g.namesOf(ties); err != nil {
+			return err
+		}
 	}
+	return snap.Changed("follow files", g.s.W.Workspace.Dir)
+}
+
+// mostRounds bounds how often further paths are read that the last reading revealed.
+const mostRounds = 100
+
+// namesOf reads the other names of the files with these ties.
+func (g *observer) namesOf(ties map[string]inode.ID) error {
 	g.l.untied(ties)
 	list := g.untied(ties)
 	deep := map[string]bool{} // by path: whether what is below was read, too
@@ -283,10 +304,10 @@ func (g *observer) others() error {
 	return g.look(append(g.l.targets(&t), list...))
 }
 
-// ties returns the files with several names among the observations and among what they replace.
-func (g *observer) ties() map[string]inode.ID {
+// ties returns the files with several names among observations and among what they replace.
+func (g *observer) ties(finds []observation) map[string]inode.ID {
 	ties := map[string]inode.ID{}
-	for _, f := range g.finds {
+	for _, f := range finds {
 		if f.shallow() {
 			continue
 		}
@@ -307,7 +328,7 @@ func (g *observer) untied(ties map[string]inode.ID) (list []target) {
 	}
 	var visit func(path string, n *manifest.Node)
 	visit = func(path string, n *manifest.Node) {
-		if n.LinkKey == "" && !n.IsDir() && !n.Mount && tied[n.ID] {
+		if n.Single() && tied[n.ID] {
 			list = append(list, target{path: path})
 		}
 		for k := range n.All {
@@ -344,8 +365,9 @@ func collectTies(n *manifest.Node, out map[string]inode.ID) {
 func (l *live) untied(ties map[string]inode.ID) {
 	byInode := map[inode.ID]string{}
 	for tie, id := range ties {
-		if l.names[tie] == nil {
+		if l.names[tie] == nil || l.doubted[id] {
 			byInode[id] = tie
+			delete(l.doubted, id)
 		}
 	}
 	if len(byInode) == 0 {
@@ -353,7 +375,7 @@ func (l *live) untied(ties map[string]inode.ID) {
 	}
 	found := map[string]string{}
 	l.each(l.root, ".", func(path string, n *manifest.Node) {
-		if tie, ok := byInode[n.ID]; ok && n.LinkKey == "" && !n.IsDir() && !n.Mount {
+		if tie, ok := byInode[n.ID]; ok && n.Single() {
 			found[path] = tie
 		}
 	})
@@ -361,11 +383,9 @@ func (l *live) untied(ties map[string]inode.ID) {
 		dir, name := relpath.Split(path)
 		in := l.find(dir)
 		l.unpack(in)
-		in.Child(name).LinkKey = tie
-		if l.names[tie] == nil {
-			l.names[tie] = map[string]bool{}
-		}
-		l.names[tie][path] = true
+		n := in.Child(name)
+		n.LinkKey = tie
+		l.named(path, n)
 	}
 }
 

@@ -23,6 +23,8 @@ type live struct {
 	names   map[string]map[string]bool // paths of files that have, or had, several names, by tie
 	files   int64                      // number of names
 	paths   int64                      // bytes of their paths
+	linked  map[inode.ID]int           // numbers of ties in names
+	doubted map[inode.ID]bool          // files of which the tree may have a name that names does not have
 	warn    map[string]bool            // mount points
 	removed []*manifest.Node           // nodes that were removed last; if they were moved, their new names may come with the next batch
 	open    map[*manifest.Node]bool    // folders that are not packed
@@ -33,14 +35,14 @@ type live struct {
 
 // newLive returns the state for a tree that was just read.
 func newLive(root *manifest.Node) *live {
-	l := &live{root: root, names: map[string]map[string]bool{}, warn: map[string]bool{}, open: map[*manifest.Node]bool{}, inodes: map[uint64]struct{}{}, drafts: map[*manifest.Node][]manifest.Entry{}}
+	l := &live{root: root, names: map[string]map[string]bool{}, linked: map[inode.ID]int{}, doubted: map[inode.ID]bool{}, warn: map[string]bool{}, open: map[*manifest.Node]bool{}, inodes: map[uint64]struct{}{}, drafts: map[*manifest.Node][]manifest.Entry{}}
 	manifest.AssignGroups(root)
 	l.each(root, ".", l.enter)
 	return l
 }
 
 // doubtful returns the names in a tree that was just read of files that may have been changed meanwhile through another name, and the names
-// that were read before their file had another one.
+// that were read before their file had another one, or after that was gone. Files of the latter are doubted.
 func (l *live) doubtful() (out []string) {
 	few := map[inode.ID]bool{} // files with more names than are known
 	for _, paths := range l.names {
@@ -58,8 +60,9 @@ func (l *live) doubtful() (out []string) {
 		return out
 	}
 	l.each(l.root, ".", func(path string, n *manifest.Node) {
-		if n.LinkKey == "" && !n.IsDir() && !n.Mount && few[n.ID] {
+		if n.Single() && few[n.ID] {
 			out = append(out, path)
+			l.doubted[n.ID] = true
 		}
 	})
 	return out
@@ -109,11 +112,17 @@ func (l *live) enter(path string, n *manifest.Node) {
 		l.warn[path] = true
 	}
 	if n.LinkKey != "" {
-		if l.names[n.LinkKey] == nil {
-			l.names[n.LinkKey] = map[string]bool{}
-		}
-		l.names[n.LinkKey][path] = true
+		l.named(path, n)
 	}
+}
+
+// named records a name of a file that has several.
+func (l *live) named(path string, n *manifest.Node) {
+	if l.names[n.LinkKey] == nil {
+		l.names[n.LinkKey] = map[string]bool{}
+		l.linked[n.ID]++
+	}
+	l.names[n.LinkKey][path] = true
 }
 
 func (l *live) leave(path string, n *manifest.Node) {
@@ -121,11 +130,16 @@ func (l *live) leave(path string, n *manifest.Node) {
 	l.paths -= int64(len(path))
 	delete(l.warn, path)
 	delete(l.open, n)
-	if n.LinkKey != "" {
-		delete(l.names[n.LinkKey], path)
-		if len(l.names[n.LinkKey]) == 0 {
+	if paths := l.names[n.LinkKey]; paths[path] {
+		delete(paths, path)
+		if len(paths) == 0 {
 			delete(l.names, n.LinkKey)
+			l.linked[n.ID]--
 		}
+	}
+	if l.linked[n.ID] == 0 {
+		delete(l.linked, n.ID)
+		delete(l.doubted, n.ID) // a further name leads to this one
 	}
 }
 

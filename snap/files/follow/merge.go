@@ -280,6 +280,25 @@ func (m *merger) unify(paths []string) {
 	}
 }
 
+// doubt notes the files that have only one name, as was read there, and another one in the tree: that is gone, or came back, and could not be read yet.
+// If such a file gets a further name before it is, the one that was read has to be looked for.
+func (m *merger) doubt(finds []observation) {
+	if len(m.l.names) == 0 {
+		return
+	}
+	visit := func(path string, n *manifest.Node) {
+		if n.Single() && m.l.linked[n.ID] > 0 {
+			m.unsure = append(m.unsure, path)
+			m.l.doubted[n.ID] = true
+		}
+	}
+	for _, f := range finds {
+		if n := m.l.find(f.path); n != nil && !f.shallow() {
+			m.l.each(n, f.path, visit)
+		}
+	}
+}
+
 // walkOrder compares two paths in the order of a walk: folder by folder.
 func walkOrder(a, b string) int {
 	return slices.Compare(strings.Split(a, "/"), strings.Split(b, "/"))

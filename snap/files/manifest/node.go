@@ -29,6 +29,9 @@ type Node struct {
 	HashState HashState // of a folder. Only the journal uses it
 }
 
+// Single reports whether n is of a file, or another thing but a folder, that had one name only when it was read.
+func (n *Node) Single() bool { return n.LinkKey == "" && !n.IsDir() && !n.Mount }
+
 // Unchanged reports whether st is the stat of the file or folder that n was read from, and shows no change.
 func (n *Node) Unchanged(st inode.Stat) bool {
 	if n.Mount || st.Mount {
