@@ -32,7 +32,7 @@ func Dial(path string) (*net.UnixConn, error) {
 type exits struct {
 	sync.Mutex
 	waits  map[int]chan syscall.WaitStatus
-	closed bool // nothing is started any more
+	closed bool // no process is started any more
 }
 
 // tell hands on the end of a process. The lock that a start holds until the process is in the map comes before.

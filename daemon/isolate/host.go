@@ -93,9 +93,9 @@ func serveHost() error {
 	return in.endAll()
 }
 
-// endAll ends all that this process started, and what that left behind. Nothing is started from then on.
+// endAll ends the processes that this process started, and those that they left behind. From then on, start returns an error.
 func (in *inside) endAll() error {
-	if err := killChildren(); err != nil { // a start holds the lock until its program is loaded, which may hang
+	if err := killChildren(); err != nil { // start holds the lock until its program is loaded, and that may hang
 		return err
 	}
 	in.exits.Lock()

@@ -374,7 +374,8 @@ func TestOtherNameWhileRead(t *testing.T) {
 		write(t, f.dir+"/"+second, "another file")
 		return done
 	}
-	// third makes another file of a before its other name b is read, lets a be read late, and meanwhile gives b a further name. If both, it makes b when a is read.
+	// third puts another file in the place of a just before b, its other name, is read. Readings of a fail then, and at the third of them b gets a further
+	// name. With both, b is made when a is read.
 	third := func(f *followed, both bool) *atomic.Bool {
 		var done atomic.Bool
 		gone, failed := false, 0
@@ -399,6 +400,17 @@ func TestOtherNameWhileRead(t *testing.T) {
 			return nil
 		})
 		return &done
+	}
+	// thirdLater does that in a tree that was read before, and begins with a change of the file at path.
+	thirdLater := func(f *followed, both bool, path string) *atomic.Bool {
+		write(t, f.dir+"/a", "old")
+		if !both {
+			must(t, os.Link(f.dir+"/a", f.dir+"/b"))
+		}
+		f.flush(t)
+		done := third(f, both)
+		must(t, os.Chmod(f.dir+"/"+path, 0o640))
+		return done
 	}
 	for name, test := range map[string]func(f *followed) *atomic.Bool{
 		"both changed": func(f *followed) *atomic.Bool {
@@ -446,19 +458,10 @@ func TestOtherNameWhileRead(t *testing.T) {
 			return done
 		},
 		"third name comes before it is read that the second is gone": func(f *followed) *atomic.Bool {
-			write(t, f.dir+"/a", "old")
-			must(t, os.Link(f.dir+"/a", f.dir+"/b"))
-			f.flush(t)
-			done := third(f, false)
-			must(t, os.Chmod(f.dir+"/b", 0o640))
-			return done
+			return thirdLater(f, false, "b")
 		},
 		"third name comes before it is read that the first is gone": func(f *followed) *atomic.Bool {
-			write(t, f.dir+"/a", "old")
-			f.flush(t)
-			done := third(f, true)
-			must(t, os.Chmod(f.dir+"/a", 0o640))
-			return done
+			return thirdLater(f, true, "a")
 		},
 		"first reading": func(f *followed) *atomic.Bool {
 			write(t, f.dir+"/a", "old")

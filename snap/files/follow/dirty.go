@@ -272,7 +272,7 @@ func (g *observer) others() error {
 	return snap.Changed("follow files", g.s.W.Workspace.Dir)
 }
 
-// mostRounds bounds how often further paths are read that the last reading revealed.
+// mostRounds bounds the rounds of a batch. Each round reads the paths that the one before revealed.
 const mostRounds = 100
 
 // namesOf reads the other names of the files with these ties.
@@ -385,7 +385,7 @@ func (l *live) untied(ties map[string]inode.ID) {
 		l.unpack(in)
 		n := in.Child(name)
 		n.LinkKey = tie
-		l.named(path, n)
+		l.addName(path, n)
 	}
 }
 

@@ -23,8 +23,8 @@ type live struct {
 	names   map[string]map[string]bool // paths of files that have, or had, several names, by tie
 	files   int64                      // number of names
 	paths   int64                      // bytes of their paths
-	linked  map[inode.ID]int           // numbers of ties in names
-	doubted map[inode.ID]bool          // files of which the tree may have a name that names does not have
+	linked  map[inode.ID]int           // how many ties names has of each inode
+	doubted map[inode.ID]bool          // inodes of files of which the tree may have paths that names lacks
 	warn    map[string]bool            // mount points
 	removed []*manifest.Node           // nodes that were removed last; if they were moved, their new names may come with the next batch
 	open    map[*manifest.Node]bool    // folders that are not packed
@@ -42,7 +42,7 @@ func newLive(root *manifest.Node) *live {
 }
 
 // doubtful returns the names in a tree that was just read of files that may have been changed meanwhile through another name, and the names
-// that were read before their file had another one, or after that was gone. Files of the latter are doubted.
+// that were read before their file had another one, or after that was gone. It adds the files of the latter to doubted.
 func (l *live) doubtful() (out []string) {
 	few := map[inode.ID]bool{} // files with more names than are known
 	for _, paths := range l.names {
@@ -112,12 +112,12 @@ func (l *live) enter(path string, n *manifest.Node) {
 		l.warn[path] = true
 	}
 	if n.LinkKey != "" {
-		l.named(path, n)
+		l.addName(path, n)
 	}
 }
 
-// named records a name of a file that has several.
-func (l *live) named(path string, n *manifest.Node) {
+// addName records in names a path of a file that has several.
+func (l *live) addName(path string, n *manifest.Node) {
 	if l.names[n.LinkKey] == nil {
 		l.names[n.LinkKey] = map[string]bool{}
 		l.linked[n.ID]++
@@ -139,7 +139,7 @@ func (l *live) leave(path string, n *manifest.Node) {
 	}
 	if l.linked[n.ID] == 0 {
 		delete(l.linked, n.ID)
-		delete(l.doubted, n.ID) // a further name leads to this one
+		delete(l.doubted, n.ID) // a file without paths in names is looked for in the whole tree anyway
 	}
 }
 

@@ -280,8 +280,8 @@ func (m *merger) unify(paths []string) {
 	}
 }
 
-// doubt notes the files that have only one name, as was read there, and another one in the tree: that is gone, or came back, and could not be read yet.
-// If such a file gets a further name before it is, the one that was read has to be looked for.
+// doubt adds to doubted the files of which one path was read when the file had no other name, while the tree still has another path of it. That path is gone,
+// or the file came back to it, and the path is still to be read. The tie of a further name that comes before does not lead to the path that was read.
 func (m *merger) doubt(finds []observation) {
 	if len(m.l.names) == 0 {
 		return
