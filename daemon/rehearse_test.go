@@ -332,6 +332,17 @@ func testRehearsedBesideOneThatIsDown(t *testing.T) {
 		return errs.New(errs.Unavailable, "", "the server is down")
 	})
 	defer func() { w.close(t, d) }()
+	addSecond(t, w, c, d)
+	id := checkpoint(t, d).ID
+	waitFor(t, "the other database is rehearsed", func() bool { return restorable(t, d, id, "second") })
+	if asked.Load() == 0 {
+		t.Error("nobody asked for the first database")
+	}
+}
+
+// addSecond registers a further database of the app, called second.
+func addSecond(t *testing.T, w world, c *pgtest.Cluster, d *daemon.Daemon) {
+	t.Helper()
 	a, err := d.App(t.Context(), root, "shop")
 	if err != nil {
 		t.Fatal(err)
@@ -346,17 +357,52 @@ func testRehearsedBesideOneThatIsDown(t *testing.T) {
 	if _, err := d.SetApp(t.Context(), root, "shop", ipc.AppChange{Databases: &dbs}); err != nil {
 		t.Fatal(err)
 	}
-	id := checkpoint(t, d).ID
-	waitFor(t, "the other database is rehearsed", func() bool {
-		cp, err := d.Checkpoint(t.Context(), root, "shop", id)
-		if err != nil {
-			t.Fatal(err)
+}
+
+// restorable reports whether a rehearsal restored that database of a checkpoint.
+func restorable(t *testing.T, d *daemon.Daemon, id ipc.CheckpointID, database string) bool {
+	t.Helper()
+	cp, err := d.Checkpoint(t.Context(), root, "shop", id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := slices.IndexFunc(cp.DBSnapshots, func(s ipc.DBSnapshot) bool { return s.Database == database })
+	r := cp.DBSnapshots[at].Rehearsed
+	return r != nil && *r
+}
+
+// An operation begins when the rehearsal of one database has just come to its end: that of the next
+// database is made when nobody has the app.
+func testRehearsalGivesWayBetween(t *testing.T) {
+	t.Parallel()
+	c := pgtest.Start(t, pgtest.Options{Dir: quickDir(t)})
+	w := newWorld(t, c)
+	d := w.open(t)
+	addSecond(t, w, c, d)
+	old, newest := create(t, d), create(t, d)
+	w.close(t, d)
+
+	ending, deleting := make(chan bool), make(chan bool)
+	var ends, deletes atomic.Int32
+	d = w.rehearsing(t, 1<<30, func(step string) error {
+		switch {
+		case step == "phase: dropped" && ends.Add(1) == 1:
+			close(ending)
+			<-deleting
+		case step == "drop snapshots" && deletes.Add(1) == 1: // the operation has the app: the rehearsal is cut
+			close(deleting)
 		}
-		at := slices.IndexFunc(cp.DBSnapshots, func(s ipc.DBSnapshot) bool { return s.Database == "second" })
-		r := cp.DBSnapshots[at].Rehearsed
-		return r != nil && *r
+		return nil
 	})
-	if asked.Load() == 0 {
-		t.Error("nobody asked for the first database")
+	defer w.close(t, d)
+	<-ending
+	if err := d.Delete(t.Context(), root, "shop", old); err != nil {
+		t.Fatal(err)
+	}
+	for _, database := range []string{"main", "second"} {
+		waitFor(t, "database "+database+" is rehearsed", func() bool { return restorable(t, d, newest, database) })
+	}
+	if ends.Load() < 2 {
+		t.Error("the operation came after both rehearsals")
 	}
 }

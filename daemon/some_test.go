@@ -45,6 +45,7 @@ func TestRehearsals(t *testing.T) {
 	testkit.Some(t, 1,
 		testRehearsed,
 		testRehearsalGivesWay,
+		testRehearsalGivesWayBetween,
 		testRescueBesideFrozenRehearsal,
 		testTooLargeToRehearse,
 		testRehearsedBesideOneThatIsDown,

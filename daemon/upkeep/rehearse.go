@@ -64,22 +64,22 @@ type outcome struct {
 }
 
 // rehearseDue rehearses the newest snapshot of each database whose schema was not rehearsed yet. The error is the first of those after which
-// another try may succeed: a database that cannot be reached keeps no other one from its rehearsal.
+// another try may succeed: a database that cannot be reached keeps no other one from its rehearsal, and what an operation cut off is still due.
 func (svc *Service) rehearseDue(ctx context.Context, a *app.App) (done []outcome, err error) {
 	cps, err := svc.store.Checkpoints(ctx, a.Rec().ID)
 	if err != nil {
 		return nil, err
 	}
 	for _, l := range a.Layers() {
+		if cut := ctx.Err(); cut != nil {
+			return done, cut
+		}
 		o, e := svc.rehearseLayer(ctx, a, l, cps)
 		if o != nil {
 			done = append(done, *o)
 		}
 		if err == nil {
 			err = e
-		}
-		if ctx.Err() != nil {
-			break
 		}
 	}
 	return done, err
